@@ -1,0 +1,32 @@
+"""The definition of the causal depthwise convolution."""
+
+import torch
+from torch import Tensor
+
+
+def causal_conv1d_reference(
+    x: Tensor, weight: Tensor, bias: Tensor | None, initial_states: Tensor
+) -> Tensor:
+    """Convolve frame by frame; all tensors in the working dtype.
+
+    Args:
+        x (Tensor): ``(batch, dim, length)``, length at least 1.
+        weight (Tensor): ``(dim, width)``; the last column meets the newest
+            frame.
+        bias (Tensor, optional): ``(dim,)``.
+        initial_states (Tensor): ``(batch, dim, width - 1)``.
+
+    Returns:
+        Tensor: Output like ``x``, before the activation.
+    """
+    window = list(initial_states.unbind(-1))
+    taps = weight.unbind(-1)
+    outputs = []
+    for x_t in x.unbind(-1):
+        window.append(x_t)
+        y_t = torch.zeros_like(x_t) if bias is None else bias.expand_as(x_t)
+        for tap, frame in zip(taps, window):
+            y_t = y_t + tap * frame
+        outputs.append(y_t)
+        window.pop(0)
+    return torch.stack(outputs, dim=-1)

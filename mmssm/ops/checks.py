@@ -1,0 +1,38 @@
+"""Argument checks shared by the operators."""
+
+from torch import Tensor
+
+
+def check_floating(**tensors: Tensor | None) -> None:
+    """Raise TypeError for anything that is not a real floating tensor."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f'`{name}` is a {type(tensor).__name__}; expected a Tensor'
+            )
+        if not tensor.is_floating_point():
+            raise TypeError(
+                f'`{name}` has dtype {tensor.dtype}; expected a real floating '
+                'dtype'
+            )
+
+
+def check_ndim(name: str, tensor: Tensor, axes: str) -> None:
+    """Raise ValueError unless ``tensor`` has the axes, e.g. '(batch, dim)'."""
+    if tensor.ndim != axes.count(',') + 1:
+        raise ValueError(
+            f'`{name}` has shape {tuple(tensor.shape)}; expected {axes}'
+        )
+
+
+def check_shape(
+    name: str, tensor: Tensor | None, axes: str, expected: tuple[int, ...]
+) -> None:
+    """Raise ValueError unless ``tensor`` is None or has this shape."""
+    if tensor is not None and tuple(tensor.shape) != tuple(expected):
+        raise ValueError(
+            f'`{name}` has shape {tuple(tensor.shape)}; expected {axes} = '
+            f'{tuple(expected)}'
+        )

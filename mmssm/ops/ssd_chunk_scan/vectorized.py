@@ -1,0 +1,168 @@
+"""The SSD recurrence as matrix products inside chunks (`torch` backend)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def ssd_step_torch(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Advance by one frame; arguments as in `ssd_step_reference`."""
+    heads, groups = x.shape[1], B.shape[1]
+    if groups not in (1, heads):
+        B = B.repeat_interleave(heads // groups, dim=1)
+        C = C.repeat_interleave(heads // groups, dim=1)
+    decay = torch.exp(dt * A)[..., None, None]
+    update = (x * dt.unsqueeze(-1)).unsqueeze(-1) * B.unsqueeze(-2)
+    state = torch.addcmul(update, state, decay)
+    return torch.matmul(state, C.unsqueeze(-1)).squeeze(-1), state
+
+
+def ssd_chunk_scan_torch(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    state: Tensor | None,
+    return_final_states: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Scan chunk by chunk; all tensors in the working dtype.
+
+    Args:
+        x (Tensor): ``(batch, length, heads, headdim)``, length at least 1.
+        dt (Tensor): Final step size, ``(batch, length, heads)``.
+        A (Tensor): ``(heads,)``.
+        B (Tensor): ``(batch, length, groups, state)``.
+        C (Tensor): ``(batch, length, groups, state)``.
+        chunk_size (int): Frames per chunk.
+        state (Tensor, optional): Initial state
+            ``(batch, heads, headdim, state)``; None is zero.
+        return_final_states (bool): Whether the final state is wanted.
+
+    Returns:
+        tuple[Tensor, Tensor or None]: Output like ``x`` and the final state,
+        None unless wanted.
+    """
+    batch, length, heads, headdim = x.shape
+    log_decay = dt * A
+    if length <= chunk_size:
+        return _one_chunk(x, dt, log_decay, B, C, state, return_final_states)
+
+    chunks = -(-length // chunk_size)
+    padding = chunks * chunk_size - length
+
+    def split(t: Tensor) -> Tensor:
+        # Frames added with dt = 0 neither decay nor feed the state.
+        if padding:
+            t = F.pad(t, (0, 0) * (t.ndim - 2) + (0, padding))
+        return t.reshape(batch * chunks, chunk_size, *t.shape[2:])
+
+    x, dt, log_decay, B, C = map(split, (x, dt, log_decay, B, C))
+    y, update, from_start, total = _inside(x, dt, log_decay, B, C, True)
+
+    # State at the start of every chunk: the only sequential part.
+    update = update.view(batch, chunks, heads, headdim, -1)
+    total = total.view(batch, chunks, heads, 1, 1)
+    if state is None:
+        state = torch.zeros_like(update[:, 0])
+    starts = []
+    for update_c, total_c in zip(update.unbind(1), total.unbind(1)):
+        starts.append(state)
+        state = torch.addcmul(update_c, state, total_c)
+    y = y + _read(torch.stack(starts, 1).flatten(0, 1), C, from_start)
+    y = y.reshape(batch, chunks * chunk_size, heads, headdim)[:, :length]
+    return y, state if return_final_states else None
+
+
+def _one_chunk(
+    x: Tensor,
+    dt: Tensor,
+    log_decay: Tensor,
+    B: Tensor,
+    C: Tensor,
+    state: Tensor | None,
+    return_final_states: bool,
+) -> tuple[Tensor, Tensor | None]:
+    y, update, from_start, total = _inside(
+        x, dt, log_decay, B, C, return_final_states
+    )
+    if state is not None:
+        y = y + _read(state, C, from_start)
+        if return_final_states:
+            update = torch.addcmul(update, state, total[..., None, None])
+    return y, update
+
+
+def _inside(
+    x: Tensor,
+    dt: Tensor,
+    log_decay: Tensor,
+    B: Tensor,
+    C: Tensor,
+    with_update: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Run every chunk from a zero state.
+
+    Args:
+        x (Tensor): ``(chunks, length, heads, headdim)``.
+        dt (Tensor): ``(chunks, length, heads)``.
+        log_decay (Tensor): dt A, like ``dt``.
+        B (Tensor): ``(chunks, length, groups, state)``.
+        C (Tensor): ``(chunks, length, groups, state)``.
+        with_update (bool): Whether to compute the state at the end.
+
+    Returns:
+        tuple: Output like ``x``; state at the end
+        ``(chunks, heads, headdim, state)`` or None; decay from the start of
+        the chunk to each frame ``(chunks, heads, length)``; decay of the
+        whole chunk ``(chunks, heads)``.
+    """
+    chunks, length, heads, headdim = x.shape
+    groups = B.shape[2]
+    grouped = (chunks, groups, heads // groups)
+    # In float64: the difference of two float32 running sums is only as
+    # accurate as the larger of them.
+    sums = log_decay.transpose(1, 2).cumsum(-1, dtype=torch.float64)
+    mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu_(
+        1
+    )
+    # Masked before exp: above the diagonal it may overflow, and zero times
+    # an infinite gradient is NaN.
+    between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).to(x.dtype)
+    between = between.masked_fill(mask, -torch.inf).exp()
+    # (chunks, groups, length, length), one for all heads of the group
+    scores = torch.matmul(C.permute(0, 2, 1, 3), B.permute(0, 2, 3, 1))
+    dt = dt.transpose(1, 2)
+    mixing = between * dt.unsqueeze(-2)
+    mixing = mixing.view(*grouped, length, length) * scores.unsqueeze(2)
+    x = x.transpose(1, 2)
+    y = torch.matmul(mixing.flatten(1, 2), x).transpose(1, 2)
+    from_start = sums.to(x.dtype).exp()
+    total = from_start[..., -1]
+    update = None
+    if with_update:
+        to_end = (sums[..., -1:] - sums).to(x.dtype).exp()
+        weighted = (x * (dt * to_end).unsqueeze(-1)).transpose(-1, -2)
+        weighted = weighted.reshape(chunks, groups, -1, length)
+        update = torch.matmul(weighted, B.transpose(1, 2))
+        update = update.view(chunks, heads, headdim, -1)
+    return y, update, from_start, total
+
+
+def _read(state: Tensor, C: Tensor, from_start: Tensor) -> Tensor:
+    """What the state at the start of each chunk adds to its outputs."""
+    chunks, heads, headdim, _ = state.shape
+    length, groups = C.shape[1:3]
+    state = state.reshape(chunks, groups, -1, state.shape[-1])
+    y = torch.matmul(C.transpose(1, 2), state.transpose(-1, -2))
+    y = y.view(chunks, groups, length, heads // groups, headdim)
+    y = y.permute(0, 2, 1, 3, 4).reshape(chunks, length, heads, headdim)
+    return y * from_start.transpose(1, 2).unsqueeze(-1)
