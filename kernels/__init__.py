@@ -1,0 +1,1 @@
+"""Kernels of the operators, installed as ``mmssm.kernels``."""
