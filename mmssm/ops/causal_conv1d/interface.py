@@ -10,7 +10,11 @@ from mmssm.ops.checks import check_floating, check_ndim, check_shape
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 
-_AVAILABLE = ('reference', 'torch')
+_IMPLEMENTATIONS = {
+    'reference': causal_conv1d_reference,
+    'torch': causal_conv1d_torch,
+}
+_AVAILABLE = tuple(_IMPLEMENTATIONS)
 _ACTIVATIONS = (None, 'silu', 'swish')
 
 
@@ -87,17 +91,13 @@ def causal_conv1d(
             y = x.clone()
         else:
             state = initial_states
-            if state is None and backend == 'reference':
+            if state is None:
                 state = x.new_zeros(batch, dim, history)
-            y = (
-                causal_conv1d_reference
-                if backend == 'reference'
-                else causal_conv1d_torch
-            )(
+            y = _IMPLEMENTATIONS[backend](
                 x.to(dtype),
                 weight.to(dtype),
                 None if bias is None else bias.to(dtype),
-                None if state is None else state.to(dtype),
+                state.to(dtype),
             )
             y = _activate(y, activation).to(x.dtype)
         if not return_final_states:

@@ -25,7 +25,7 @@ def causal_conv1d_reference(
     for x_t in x.unbind(-1):
         window.append(x_t)
         y_t = torch.zeros_like(x_t) if bias is None else bias.expand_as(x_t)
-        for tap, frame in zip(taps, window):
+        for tap, frame in zip(taps, window, strict=True):
             y_t = y_t + tap * frame
         outputs.append(y_t)
         window.pop(0)

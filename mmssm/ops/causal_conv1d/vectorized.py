@@ -2,34 +2,88 @@
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def causal_conv1d_torch(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    initial_states: Tensor | None,
+    initial_states: Tensor,
 ) -> Tensor:
     """Convolve all frames; arguments as in `causal_conv1d_reference`.
 
-    ``initial_states`` may be None for zeros. The result has the memory layout
-    of ``x``: channels-last stays channels-last.
+    The result has the memory layout of ``x``: channels-last stays so.
     """
-    length, width = x.shape[-1], weight.shape[-1]
     channels_last = x.stride(1) == 1 and x.stride(2) != 1
-    if initial_states is None:
-        initial_states = x.new_zeros(*x.shape[:2], width - 1)
-    if channels_last:
-        time = 1
-        history, x = initial_states.transpose(1, 2), x.transpose(1, 2)
-        taps = weight.unbind(-1)
-    else:
-        time, history = 2, initial_states
-        taps = weight.unsqueeze(-1).unbind(1)
-        bias = None if bias is None else bias.unsqueeze(-1)
-    frames = torch.cat((history, x), dim=time)
-    y = bias
-    for k, tap in enumerate(taps):
-        shifted = frames.narrow(time, k, length)
-        y = shifted * tap if y is None else torch.addcmul(y, shifted, tap)
-    return y.transpose(1, 2) if channels_last else y
+    if not channels_last:
+        frames = torch.cat((initial_states, x), dim=2)
+        return ShiftedProducts.apply(frames, weight, bias, 2)
+    frames = torch.cat((initial_states.mT, x.mT), dim=1)
+    return ShiftedProducts.apply(frames, weight, bias, 1).mT
+
+
+class ShiftedProducts(torch.autograd.Function):
+    """Sum over the taps of tap times frames shifted.
+
+    The adjoint is written by hand: autograd would make a full-size zero
+    tensor per tap.
+    """
+
+    @staticmethod
+    def forward(
+        ctx, frames: Tensor, weight: Tensor, bias: Tensor | None, time: int
+    ) -> Tensor:
+        """Convolve without padding.
+
+        Args:
+            ctx: Autograd context.
+            frames (Tensor): ``(batch, dim, history + length)``, or with the
+                last two axes swapped.
+            weight (Tensor): ``(dim, width)``, with width = history + 1.
+            bias (Tensor, optional): ``(dim,)``.
+            time (int): Axis of time in ``frames``, 2 or 1.
+
+        Returns:
+            Tensor: ``(batch, dim, length)``, or with the last two swapped.
+        """
+        ctx.save_for_backward(frames, weight)
+        ctx.time = time
+        length = frames.shape[time] - weight.shape[1] + 1
+        y = None
+        for k, tap in enumerate(_taps(weight, time)):
+            shifted = frames.narrow(time, k, length)
+            if y is None:
+                y = shifted * tap
+            else:
+                y.addcmul_(shifted, tap)
+        if bias is not None:
+            y.add_(bias if time == 1 else bias.unsqueeze(-1))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute the gradients of ``frames``, ``weight`` and ``bias``."""
+        frames, weight = ctx.saved_tensors
+        time, length = ctx.time, grad.shape[ctx.time]
+        but_channels = (0, time)
+        grad_frames = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_frames = torch.zeros_like(frames)
+            for k, tap in enumerate(_taps(weight, time)):
+                grad_frames.narrow(time, k, length).addcmul_(grad, tap)
+        if ctx.needs_input_grad[1]:
+            grad_taps = [
+                (grad * frames.narrow(time, k, length)).sum(but_channels)
+                for k in range(weight.shape[1])
+            ]
+            grad_weight = torch.stack(grad_taps, dim=1)
+        if ctx.needs_input_grad[2]:
+            grad_bias = grad.sum(but_channels)
+        return grad_frames, grad_weight, grad_bias, None
+
+
+def _taps(weight: Tensor, time: int) -> tuple[Tensor, ...]:
+    """Columns of ``(dim, width)``, shaped to multiply frames."""
+    return (weight if time == 1 else weight.unsqueeze(-1)).unbind(1)

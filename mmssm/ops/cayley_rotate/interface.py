@@ -11,7 +11,11 @@ from mmssm.ops.checks import check_floating, check_ndim, check_shape
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 
-_AVAILABLE = ('reference', 'torch')
+_IMPLEMENTATIONS = {
+    'reference': cayley_rotate_reference,
+    'torch': cayley_rotate_torch,
+}
+_AVAILABLE = tuple(_IMPLEMENTATIONS)
 
 
 def cayley_rotate(
@@ -77,14 +81,9 @@ def cayley_rotate(
     backend = choose_backend(
         'cayley_rotate', backend, state.device, _AVAILABLE
     )
-    rotate = (
-        cayley_rotate_reference
-        if backend == 'reference'
-        else cayley_rotate_torch
-    )
     dtype = working_dtype(state.dtype)
     with autocast_off(state):
-        return rotate(
+        return _IMPLEMENTATIONS[backend](
             state.to(dtype), U.to(dtype), V.to(dtype), theta.to(dtype)
         )
 

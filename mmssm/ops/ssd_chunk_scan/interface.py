@@ -123,39 +123,24 @@ def ssd_chunk_scan(
         raise ValueError(f'`chunk_size` is {chunk_size}; expected at least 1')
     backend = choose_backend('ssd_chunk_scan', backend, x.device, _AVAILABLE)
     dtype = working_dtype(x.dtype)
-    state = initial_states
     with autocast_off(x):
+        state = initial_states
         if state is not None:
             state = state.to(dtype)
-        elif backend == 'reference' or length <= 1:
-            state = x.new_zeros(
-                (batch, heads, headdim, B.shape[-1]), dtype=dtype
-            )
+        elif backend == 'reference' or length == 0:
+            shape = (batch, heads, headdim, B.shape[-1])
+            state = x.new_zeros(shape, dtype=dtype)
         if length == 0:
-            return (
-                (x.clone(), state.clone())
-                if return_final_states
-                else x.clone()
-            )
+            y, state = x.clone(), state.clone()
+            return (y, state) if return_final_states else y
         x_work = x.to(dtype)
-        args = (
-            x_work,
-            step_size(dt, dt_bias, dt_softplus, dtype),
-            A.to(dtype),
-            B.to(dtype),
-            C.to(dtype),
-        )
+        dt = step_size(dt, dt_bias, dt_softplus, dtype)
+        args = (x_work, dt, A.to(dtype), B.to(dtype), C.to(dtype))
         if backend == 'reference':
             y, state = ssd_chunk_scan_reference(*args, state)
-        elif length == 1:
-            frame = [args[i][:, 0] for i in (0, 1, 3, 4)]
-            y, state = ssd_step_torch(
-                state, frame[0], frame[1], args[2], frame[2], frame[3]
-            )
-            y = y.unsqueeze(1)
         else:
             y, state = ssd_chunk_scan_torch(
-                *args, chunk_size, state, return_final_states
+                *args, state, chunk_size, return_final_states
             )
         y = skip_and_gate(y, x_work, D, z).to(x.dtype)
     return (y, state) if return_final_states else y

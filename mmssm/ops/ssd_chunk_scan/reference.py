@@ -61,7 +61,7 @@ def ssd_chunk_scan_reference(
     outputs = []
     # Unbound once: a slice per frame would cost a full-size zero tensor per
     # frame in the backward pass.
-    frames = zip(x.unbind(1), dt.unbind(1), B.unbind(1), C.unbind(1))
+    frames = zip(*(t.unbind(1) for t in (x, dt, B, C)), strict=True)
     for x_t, dt_t, B_t, C_t in frames:
         y_t, state = ssd_step_reference(state, x_t, dt_t, A, B_t, C_t)
         outputs.append(y_t)

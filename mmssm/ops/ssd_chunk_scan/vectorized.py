@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def ssd_step_torch(
@@ -30,8 +31,8 @@ def ssd_chunk_scan_torch(
     A: Tensor,
     B: Tensor,
     C: Tensor,
-    chunk_size: int,
     state: Tensor | None,
+    chunk_size: int,
     return_final_states: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Scan chunk by chunk; all tensors in the working dtype.
@@ -42,9 +43,9 @@ def ssd_chunk_scan_torch(
         A (Tensor): ``(heads,)``.
         B (Tensor): ``(batch, length, groups, state)``.
         C (Tensor): ``(batch, length, groups, state)``.
-        chunk_size (int): Frames per chunk.
         state (Tensor, optional): Initial state
             ``(batch, heads, headdim, state)``; None is zero.
+        chunk_size (int): Frames per chunk.
         return_final_states (bool): Whether the final state is wanted.
 
     Returns:
@@ -52,6 +53,12 @@ def ssd_chunk_scan_torch(
         None unless wanted.
     """
     batch, length, heads, headdim = x.shape
+    if length == 1:
+        if state is None:
+            state = x.new_zeros(batch, heads, headdim, B.shape[-1])
+        x, dt, B, C = (t.squeeze(1) for t in (x, dt, B, C))
+        y, state = ssd_step_torch(state, x, dt, A, B, C)
+        return y.unsqueeze(1), state
     log_decay = dt * A
     if length <= chunk_size:
         return _one_chunk(x, dt, log_decay, B, C, state, return_final_states)
@@ -74,9 +81,9 @@ def ssd_chunk_scan_torch(
     if state is None:
         state = torch.zeros_like(update[:, 0])
     starts = []
-    for update_c, total_c in zip(update.unbind(1), total.unbind(1)):
+    for added, decay in zip(update.unbind(1), total.unbind(1), strict=True):
         starts.append(state)
-        state = torch.addcmul(update_c, state, total_c)
+        state = torch.addcmul(added, state, decay)
     y = y + _read(torch.stack(starts, 1).flatten(0, 1), C, from_start)
     y = y.reshape(batch, chunks * chunk_size, heads, headdim)[:, :length]
     return y, state if return_final_states else None
@@ -127,34 +134,83 @@ def _inside(
     """
     chunks, length, heads, headdim = x.shape
     groups = B.shape[2]
-    grouped = (chunks, groups, heads // groups)
     # In float64: the difference of two float32 running sums is only as
     # accurate as the larger of them.
     sums = log_decay.transpose(1, 2).cumsum(-1, dtype=torch.float64)
-    mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu_(
-        1
-    )
-    # Masked before exp: above the diagonal it may overflow, and zero times
-    # an infinite gradient is NaN.
-    between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).to(x.dtype)
-    between = between.masked_fill(mask, -torch.inf).exp()
     # (chunks, groups, length, length), one for all heads of the group
     scores = torch.matmul(C.permute(0, 2, 1, 3), B.permute(0, 2, 3, 1))
-    dt = dt.transpose(1, 2)
-    mixing = between * dt.unsqueeze(-2)
-    mixing = mixing.view(*grouped, length, length) * scores.unsqueeze(2)
-    x = x.transpose(1, 2)
-    y = torch.matmul(mixing.flatten(1, 2), x).transpose(1, 2)
+    mixing = DecayedScores.apply(scores, sums)
+    scaled = (x * dt.unsqueeze(-1)).transpose(1, 2)
+    y = torch.matmul(mixing, scaled).transpose(1, 2)
     from_start = sums.to(x.dtype).exp()
     total = from_start[..., -1]
     update = None
     if with_update:
         to_end = (sums[..., -1:] - sums).to(x.dtype).exp()
-        weighted = (x * (dt * to_end).unsqueeze(-1)).transpose(-1, -2)
+        weighted = (scaled * to_end.unsqueeze(-1)).transpose(-1, -2)
         weighted = weighted.reshape(chunks, groups, -1, length)
         update = torch.matmul(weighted, B.transpose(1, 2))
         update = update.view(chunks, heads, headdim, -1)
     return y, update, from_start, total
+
+
+class DecayedScores(torch.autograd.Function):
+    """Scores times the decay between two frames of a chunk, causal.
+
+    Its adjoint is written by hand since the decays themselves are never
+    needed: fewer passes over matrices of ``length x length`` per head.
+    """
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, sums: Tensor) -> Tensor:
+        """Compute ``scores[i, j] * exp(sums[i] - sums[j])``, zero for j > i.
+
+        Args:
+            ctx: Autograd context.
+            scores (Tensor): ``(chunks, groups, length, length)``.
+            sums (Tensor): Running sums of the log decay,
+                ``(chunks, heads, length)``, float64.
+
+        Returns:
+            Tensor: ``(chunks, heads, length, length)``.
+        """
+        decay = _decay_between(sums, scores.dtype)
+        grouped = decay.unflatten(1, (scores.shape[1], -1))
+        mixing = (grouped * scores.unsqueeze(2)).view_as(decay)
+        ctx.save_for_backward(decay, mixing)
+        ctx.groups = scores.shape[1]
+        return mixing
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Compute the gradients of ``scores`` and ``sums``."""
+        decay, mixing = ctx.saved_tensors
+        grad_scores = grad_sums = None
+        if ctx.needs_input_grad[0]:
+            grad_scores = grad * decay
+            grad_scores = grad_scores.unflatten(1, (ctx.groups, -1)).sum(2)
+        if ctx.needs_input_grad[1]:
+            product = grad * mixing
+            grad_sums = (product.sum(-1) - product.sum(-2)).double()
+        return grad_scores, grad_sums
+
+
+def _decay_between(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """``exp(sums[i] - sums[j])`` for j <= i, else zero, without float64."""
+    length = sums.shape[-1]
+    high = sums.to(dtype)
+    between = high.unsqueeze(-1) - high.unsqueeze(-2)
+    if dtype != sums.dtype:
+        # A float64 number is the sum of two float32 ones; the difference of
+        # the first is exact to its own rounding.
+        low = (sums - high).to(dtype)
+        between.add_(low.unsqueeze(-1)).sub_(low.unsqueeze(-2))
+    mask = torch.ones(
+        length, length, dtype=torch.bool, device=sums.device
+    ).triu_(1)
+    # Masked before exp, which may overflow above the diagonal.
+    return between.masked_fill_(mask, -torch.inf).exp_()
 
 
 def _read(state: Tensor, C: Tensor, from_start: Tensor) -> Tensor:
