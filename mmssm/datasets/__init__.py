@@ -14,7 +14,14 @@ from mmssm.datasets.samplers import (
     VideoOrderSampler,
     WindowIndex,
 )
-from mmssm.datasets.transforms import ClipPipeline, LoadFrames
+from mmssm.datasets.transforms import (
+    ClipColorJitter,
+    ClipPipeline,
+    LoadFrames,
+    RGBShift,
+    TorchVisionTransform,
+    VideoFlip,
+)
 
 __all__ = [
     'CHOLEC80_PHASES',
@@ -22,11 +29,15 @@ __all__ = [
     'IGNORE_INDEX',
     'BaseVideoPhaseDataset',
     'Cholec80Dataset',
+    'ClipColorJitter',
     'ClipIndex',
     'ClipPipeline',
     'LaneBatchSampler',
     'LoadFrames',
+    'RGBShift',
     'ShuffledFrameSampler',
+    'TorchVisionTransform',
+    'VideoFlip',
     'VideoOrderSampler',
     'WindowIndex',
 ]
