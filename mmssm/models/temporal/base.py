@@ -8,7 +8,7 @@ import torch
 from mmengine.model import BaseModule
 from torch import Tensor
 
-from mmssm.models.temporal.state import ClipClockState
+from mmssm.structures.temporal_state import ClipClockState
 
 
 class TemporalOutput(NamedTuple):
@@ -129,7 +129,7 @@ class BaseTemporalModel(BaseModule, metaclass=ABCMeta):
             )
         hidden, new_state, logits = self.forward_clip(x, state)
         if not self.carry_state:
-            new_state = self._forget(new_state)
+            new_state = new_state.forget()
         return TemporalOutput(hidden, new_state, logits)
 
     def step(
@@ -173,11 +173,7 @@ class BaseTemporalModel(BaseModule, metaclass=ABCMeta):
         if not state.frame_in_clip:
             return state
         state = dataclasses.replace(self.close_clip(state), frame_in_clip=0)
-        return state if self.carry_state else self._forget(state)
-
-    @staticmethod
-    def _forget(state: ClipClockState) -> ClipClockState:
-        return state.map(torch.zeros_like)
+        return state if self.carry_state else state.forget()
 
     def _check(
         self, x: Tensor, state: ClipClockState | None, ndim: int, names: str

@@ -96,6 +96,10 @@ class TemporalState:
             index = torch.tensor(index, dtype=torch.long)
         return self.map(lambda t: t[index])
 
+    def forget(self) -> Self:
+        """Return the initial state: zeros, and no open chunk."""
+        return _reset_counters(self.map(torch.zeros_like))
+
     def reset(self, mask: Tensor) -> Self:
         """Return some streams to the initial state.
 
@@ -161,9 +165,7 @@ class ClipClockState(TemporalState):
         """
         state = super().reset(mask)
         if bool(mask.all()):
-            return dataclasses.replace(
-                _reset_counters(state), frame_in_clip=0
-            )
+            return dataclasses.replace(state.forget(), frame_in_clip=0)
         if self.frame_in_clip and bool(mask.any()):
             raise ValueError(
                 'cannot reset some streams in the middle of a clip (frame '

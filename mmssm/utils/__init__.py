@@ -1,0 +1,3 @@
+from mmssm.utils.optional import require
+
+__all__ = ['require']

@@ -1,0 +1,263 @@
+"""Convert published SurgicalMamba weights to mmssm's names, and back."""
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from mmengine.runner.checkpoint import get_torch_safe_globals
+from torch import Tensor
+
+# Published name -> ours. `{...}` stands for a part that is kept: `i` a block
+# number, `path` slow or fast, `leaf` the rest. The first rule that fits wins.
+RULES = (
+    ('backbone.{leaf}', 'backbone.model.{leaf}'),
+    ('visual_proj.{leaf}', 'temporal.visual_proj.{leaf}'),
+    ('frame_norm.{leaf}', 'temporal.frame_norm.{leaf}'),
+    ('blocks.{i}.norm_mamba.{leaf}', 'temporal.blocks.{i}.norm.{leaf}'),
+    ('blocks.{i}.ffn_norm.{leaf}', 'temporal.blocks.{i}.ffn_norm.{leaf}'),
+    ('blocks.{i}.ffn.{leaf}', 'temporal.blocks.{i}.ffn.{leaf}'),
+    (
+        'blocks.{i}.mamba.A_log_{path}',
+        'temporal.blocks.{i}.mixer.{path}.A_log',
+    ),
+    ('blocks.{i}.mamba.D_{path}', 'temporal.blocks.{i}.mixer.{path}.D'),
+    (
+        'blocks.{i}.mamba.scale_{path}',
+        'temporal.blocks.{i}.mixer.scale_{path}',
+    ),
+    (
+        'blocks.{i}.mamba.conv1d_{path}.{leaf}',
+        'temporal.blocks.{i}.mixer.{path}.conv1d.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.x_proj_{path}.{leaf}',
+        'temporal.blocks.{i}.mixer.{path}.x_proj.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.dt_proj_{path}.{leaf}',
+        'temporal.blocks.{i}.mixer.{path}.dt_proj.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.UV_mlp_{path}.{leaf}',
+        'temporal.blocks.{i}.mixer.{path}.regramming.uv_mlp.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.S_mlp_{path}.{leaf}',
+        'temporal.blocks.{i}.mixer.{path}.regramming.theta_mlp.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.intensity_net.0.{leaf}',
+        'temporal.blocks.{i}.mixer.intensity_net.fc1.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.intensity_net.2.{leaf}',
+        'temporal.blocks.{i}.mixer.intensity_net.fc2.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.norm_pre_out.{leaf}',
+        'temporal.blocks.{i}.mixer.norm.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.in_proj.{leaf}',
+        'temporal.blocks.{i}.mixer.in_proj.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.in_proj_slow.{leaf}',
+        'temporal.blocks.{i}.mixer.in_proj_slow.{leaf}',
+    ),
+    (
+        'blocks.{i}.mamba.out_proj.{leaf}',
+        'temporal.blocks.{i}.mixer.out_proj.{leaf}',
+    ),
+    ('output_head.head.{leaf}', 'head.fc.{leaf}'),
+    ('output_head.blocks.{i}.A_log', 'head.blocks.{i}.path.A_log'),
+    ('output_head.blocks.{i}.D', 'head.blocks.{i}.path.D'),
+    (
+        'output_head.blocks.{i}.conv1d.{leaf}',
+        'head.blocks.{i}.path.conv1d.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.x_proj.{leaf}',
+        'head.blocks.{i}.path.x_proj.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.dt_proj.{leaf}',
+        'head.blocks.{i}.path.dt_proj.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.UV_mlp.{leaf}',
+        'head.blocks.{i}.path.regramming.uv_mlp.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.S_mlp.{leaf}',
+        'head.blocks.{i}.path.regramming.theta_mlp.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.norm_pre_out.{leaf}',
+        'head.blocks.{i}.gated_norm.{leaf}',
+    ),
+    ('output_head.blocks.{i}.norm.{leaf}', 'head.blocks.{i}.norm.{leaf}'),
+    (
+        'output_head.blocks.{i}.in_proj.{leaf}',
+        'head.blocks.{i}.in_proj.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.out_proj.{leaf}',
+        'head.blocks.{i}.out_proj.{leaf}',
+    ),
+    (
+        'output_head.blocks.{i}.ffn_norm.{leaf}',
+        'head.blocks.{i}.ffn_norm.{leaf}',
+    ),
+    ('output_head.blocks.{i}.ffn.{leaf}', 'head.blocks.{i}.ffn.{leaf}'),
+)
+
+# A constant identity matrix; not a parameter and not needed here.
+IGNORED = re.compile(r'blocks\.\d+\.mamba\._T_identity')
+
+PLACEHOLDERS = {'i': r'\d+', 'path': 'slow|fast', 'leaf': r'.+'}
+
+
+def _pattern(template: str) -> re.Pattern:
+    parts = re.split(r'\{(\w+)\}', template)
+    return re.compile(
+        ''.join(
+            f'(?P<{part}>{PLACEHOLDERS[part]})' if n % 2 else re.escape(part)
+            for n, part in enumerate(parts)
+        )
+    )
+
+
+def _rename(
+    state_dict: Mapping[str, Tensor], rules: list[tuple[str, str]]
+) -> dict[str, Tensor]:
+    compiled = [(_pattern(source), target) for source, target in rules]
+    renamed, unmatched = {}, []
+    for key, value in state_dict.items():
+        if IGNORED.fullmatch(key):
+            continue
+        for pattern, target in compiled:
+            match = pattern.fullmatch(key)
+            if match:
+                renamed[target.format(**match.groupdict())] = value
+                break
+        else:
+            unmatched.append(key)
+    if unmatched:
+        raise KeyError(
+            f'{len(unmatched)} keys match no rule, so this is not a '
+            'checkpoint of the expected model: ' + ', '.join(unmatched)
+        )
+    return renamed
+
+
+def convert(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename published weights to those of :class:`mmssm.PhaseRecognizer`.
+
+    Args:
+        state_dict (Mapping): Weights under the published names. The constant
+            buffers ``_T_identity`` are left out.
+
+    Returns:
+        dict: The same tensors under mmssm's names.
+
+    Raises:
+        KeyError: If keys match no rule; all of them are named.
+    """
+    return _rename(state_dict, list(RULES))
+
+
+def reverse(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename mmssm's weights back to the published names.
+
+    The published model has constant buffers ``blocks.<i>.mamba._T_identity``
+    besides (identity matrices of the slow state size): load the result with
+    ``strict=False`` there, or add them.
+
+    Args:
+        state_dict (Mapping): Weights of :class:`mmssm.PhaseRecognizer`.
+
+    Returns:
+        dict: The same tensors under the published names.
+
+    Raises:
+        KeyError: If keys match no rule; all of them are named.
+    """
+    return _rename(state_dict, [(ours, theirs) for theirs, ours in RULES])
+
+
+def load_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read a checkpoint's weights without running code from it.
+
+    Args:
+        path (str or Path): File with a state dict, bare or under the key
+            ``model`` (published) or ``state_dict`` (mmengine).
+
+    Returns:
+        dict: The state dict.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds no state dict.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'no checkpoint at {path}')
+    # mmengine's own checkpoints hold its log buffers besides the weights.
+    with torch.serialization.safe_globals(get_torch_safe_globals()):
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    for key in ('model', 'state_dict'):
+        if isinstance(checkpoint, dict) and key in checkpoint:
+            checkpoint = checkpoint[key]
+    if not isinstance(checkpoint, dict) or not all(
+        isinstance(value, Tensor) for value in checkpoint.values()
+    ):
+        raise ValueError(
+            f'{path} holds no state dict; expected a dict of tensors, bare '
+            "or under 'model' or 'state_dict'"
+        )
+    return {key.removeprefix('module.'): v for key, v in checkpoint.items()}
+
+
+def save_atomically(checkpoint: dict, path: str | Path) -> None:
+    """Write a checkpoint so that an interrupted write leaves no file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + '.partial')
+    torch.save(checkpoint, partial)
+    os.replace(partial, path)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('source', help='checkpoint to read')
+    parser.add_argument('target', help='checkpoint to write')
+    parser.add_argument(
+        '--reverse',
+        action='store_true',
+        help="from mmssm's names to the published ones",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    try:
+        weights = load_weights(args.source)
+        renamed = (reverse if args.reverse else convert)(weights)
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f'error: {error.args[-1]}') from error
+    key = 'model' if args.reverse else 'state_dict'
+    save_atomically({key: renamed}, args.target)
+    parameters = sum(value.numel() for value in renamed.values())
+    print(
+        f'{len(renamed)} tensors, {parameters:,} parameters, '
+        f'written to {args.target}'
+    )
+
+
+if __name__ == '__main__':
+    main()
