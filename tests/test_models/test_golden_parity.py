@@ -13,7 +13,6 @@ from mmssm.models.losses import (
 )
 from mmssm.models.temporal import SurgicalMamba
 from mmssm.ops import cayley_matrix
-
 from tests.test_models.golden import Golden, converted, our_name
 
 BLOCK = ('blocks.0.', 'temporal.blocks.0.')

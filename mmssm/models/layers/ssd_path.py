@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from mmssm.models.layers.precision import at_least_float32
 from mmssm.models.layers.state_regramming import StateRegramming
-from mmssm.structures.temporal_state import TemporalState
 from mmssm.ops import (
     causal_conv1d,
     causal_conv1d_step,
     ssd_chunk_scan,
     ssd_step,
 )
+from mmssm.structures.temporal_state import TemporalState
 
 HEADDIM = 64
 

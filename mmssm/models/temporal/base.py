@@ -1,4 +1,4 @@
-"""What a causal temporal model is: one function, clip by clip or step by step."""
+"""What a causal temporal model is: clip mode and step mode of one thing."""
 
 import dataclasses
 from abc import ABCMeta, abstractmethod

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from mmssm.models.temporal.base import BaseTemporalModel, TemporalOutput
-from mmssm.structures.temporal_state import ClipClockState
 from mmssm.registry import MODELS
+from mmssm.structures.temporal_state import ClipClockState
 
 
 @MODELS.register_module()

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from mmssm.models.layers.ssd_block import SSDBlock
 from mmssm.models.layers.ssd_path import SSDPathState
 from mmssm.models.temporal.base import BaseTemporalModel, TemporalOutput
-from mmssm.structures.temporal_state import ClipClockState
 from mmssm.registry import MODELS
+from mmssm.structures.temporal_state import ClipClockState
 
 
 @dataclasses.dataclass
@@ -49,7 +49,7 @@ class SSDStack(nn.ModuleList):
     ) -> tuple[Tensor, SSDStackState]:
         """Run frames ``(batch, length, d_model)`` of an open clip."""
         block_states = []
-        for block, block_state in zip(self, state.blocks):
+        for block, block_state in zip(self, state.blocks, strict=True):
             x, block_state = block(x, block_state)
             block_states.append(block_state)
         return x, dataclasses.replace(state, blocks=tuple(block_states))
@@ -58,7 +58,7 @@ class SSDStack(nn.ModuleList):
         """Rotate every state by its open chunk."""
         blocks = tuple(
             block.close_clip(block_state)
-            for block, block_state in zip(self, state.blocks)
+            for block, block_state in zip(self, state.blocks, strict=True)
         )
         return dataclasses.replace(state, blocks=blocks)
 

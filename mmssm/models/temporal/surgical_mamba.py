@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from mmssm.models.layers.dual_path_block import DualPathBlock, DualPathState
 from mmssm.models.temporal.base import BaseTemporalModel, TemporalOutput
-from mmssm.structures.temporal_state import ClipClockState
 from mmssm.registry import MODELS
+from mmssm.structures.temporal_state import ClipClockState
 
 
 @dataclasses.dataclass
@@ -142,7 +142,9 @@ class SurgicalMamba(BaseTemporalModel):
         """Rotate the slow states, forget the fast ones."""
         blocks = tuple(
             block.close_clip(block_state)
-            for block, block_state in zip(self.blocks, state.blocks)
+            for block, block_state in zip(
+                self.blocks, state.blocks, strict=True
+            )
         )
         return dataclasses.replace(state, blocks=blocks)
 
@@ -150,7 +152,7 @@ class SurgicalMamba(BaseTemporalModel):
         """Run frames ``(batch, length, in_channels)`` of an open clip."""
         x = self.visual_proj(x)
         block_states, logits = [], []
-        for block, block_state in zip(self.blocks, state.blocks):
+        for block, block_state in zip(self.blocks, state.blocks, strict=True):
             x, block_state, intensity = block(x, block_state)
             block_states.append(block_state)
             logits += [] if intensity is None else [intensity]
