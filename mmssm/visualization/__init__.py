@@ -1,0 +1,3 @@
+from mmssm.visualization.timeline import plot_timeline
+
+__all__ = ['plot_timeline']
