@@ -1,0 +1,31 @@
+"""Fixtures and rules of all tests."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from mmssm.compat import prepare_environment
+
+# Before any test module imports a parent library: mmcv remembers at import
+# which operators it found.
+prepare_environment()
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Seed every generator before each test."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the GPU tests where there is no GPU."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason='needs a CUDA device; none was found')
+    for item in items:
+        if 'gpu' in item.keywords:
+            item.add_marker(skip)
