@@ -28,9 +28,9 @@ class Tolerance:
 # switch that weakens a value. Values are starting points until the error was
 # measured on the device; a measured error is recorded beside its value.
 TOLERANCES = {
-    # Measured on a CPU, worst of tests/test_ops: 4e-16, 1e-15.
+    # Measured on a CPU, worst of tests/test_ops: 5e-16, 5e-15.
     'torch_vs_reference_float64': Tolerance(1e-10, 1e-9, 1e-12),
-    # Measured on a CPU, worst of tests/test_ops: 4e-7, 2e-6.
+    # Measured on a CPU, worst of tests/test_ops: 3e-7, 5e-6.
     'torch_vs_reference_float32': Tolerance(1e-5, 5e-5, 1e-6),
     # Dot products in IEEE float32.
     'triton_vs_reference_float32': Tolerance(1e-3, 5e-3, 1e-5),

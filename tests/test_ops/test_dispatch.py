@@ -1,5 +1,8 @@
 """Choice of the backend, and what the operators share."""
 
+import doctest
+import importlib
+
 import pytest
 import torch
 
@@ -20,6 +23,35 @@ def test_public_names():
     ]
     for name in ops.__all__:
         assert 'Args:' in getattr(ops, name).__doc__
+
+
+@pytest.mark.parametrize(
+    'op', ['ssd_chunk_scan', 'causal_conv1d', 'cayley_rotate']
+)
+def test_examples_in_docstrings(op):
+    module = importlib.import_module(f'mmssm.ops.{op}.interface')
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_compiles_without_graph_break():
+    def fn(x, dt, A, B, U):
+        y, state = ops.ssd_chunk_scan(
+            x, dt, A, B, B, chunk_size=4, return_final_states=True
+        )
+        state = ops.cayley_rotate(state, U, U.flip(-1), dt[:, 0, :, None])
+        z = ops.causal_conv1d(x[:, :, 0].mT, B[0, :3, 0].mT)
+        return y.sum() + state.sum() + z.sum()
+
+    torch.manual_seed(0)
+    shapes = ((2, 9, 4, 3), (2, 9, 4), (4,), (2, 9, 1, 3), (2, 4, 3, 1))
+    leaves = [torch.rand(shape, requires_grad=True) for shape in shapes]
+    compiled = torch.compile(fn, fullgraph=True, backend='eager')
+    expected = torch.autograd.grad(fn(*leaves), leaves)
+    actual = torch.autograd.grad(compiled(*leaves), leaves)
+    for ours, eager in zip(actual, expected, strict=True):
+        assert torch.equal(ours, eager)
 
 
 def test_none_picks_torch():

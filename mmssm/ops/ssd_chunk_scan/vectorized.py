@@ -76,7 +76,7 @@ def ssd_chunk_scan_torch(
     y, update, from_start, total = _inside(x, dt, log_decay, B, C, True)
 
     # State at the start of every chunk: the only sequential part.
-    update = update.view(batch, chunks, heads, headdim, -1)
+    update = update.view(batch, chunks, heads, headdim, B.shape[-1])
     total = total.view(batch, chunks, heads, 1, 1)
     if state is None:
         state = torch.zeros_like(update[:, 0])
@@ -133,10 +133,12 @@ def _inside(
         whole chunk ``(chunks, heads)``.
     """
     chunks, length, heads, headdim = x.shape
-    groups = B.shape[2]
+    groups, d_state = B.shape[2:]
+    group_width = heads // groups * headdim
     # In float64: the difference of two float32 running sums is only as
-    # accurate as the larger of them.
-    sums = log_decay.transpose(1, 2).cumsum(-1, dtype=torch.float64)
+    # accurate as the larger of them. Cast first: `cumsum(dtype=...)` would
+    # cast the gradient before it is summed.
+    sums = log_decay.transpose(1, 2).double().cumsum(-1)
     # (chunks, groups, length, length), one for all heads of the group
     scores = torch.matmul(C.permute(0, 2, 1, 3), B.permute(0, 2, 3, 1))
     mixing = DecayedScores.apply(scores, sums)
@@ -148,9 +150,9 @@ def _inside(
     if with_update:
         to_end = (sums[..., -1:] - sums).to(x.dtype).exp()
         weighted = (scaled * to_end.unsqueeze(-1)).transpose(-1, -2)
-        weighted = weighted.reshape(chunks, groups, -1, length)
+        weighted = weighted.reshape(chunks, groups, group_width, length)
         update = torch.matmul(weighted, B.transpose(1, 2))
-        update = update.view(chunks, heads, headdim, -1)
+        update = update.view(chunks, heads, headdim, d_state)
     return y, update, from_start, total
 
 
@@ -174,11 +176,12 @@ class DecayedScores(torch.autograd.Function):
         Returns:
             Tensor: ``(chunks, heads, length, length)``.
         """
+        groups = scores.shape[1]
         decay = _decay_between(sums, scores.dtype)
-        grouped = decay.unflatten(1, (scores.shape[1], -1))
+        grouped = decay.unflatten(1, (groups, decay.shape[1] // groups))
         mixing = (grouped * scores.unsqueeze(2)).view_as(decay)
         ctx.save_for_backward(decay, mixing)
-        ctx.groups = scores.shape[1]
+        ctx.groups = groups
         return mixing
 
     @staticmethod
@@ -189,10 +192,14 @@ class DecayedScores(torch.autograd.Function):
         grad_scores = grad_sums = None
         if ctx.needs_input_grad[0]:
             grad_scores = grad * decay
-            grad_scores = grad_scores.unflatten(1, (ctx.groups, -1)).sum(2)
+            per_group = (ctx.groups, grad.shape[1] // ctx.groups)
+            grad_scores = grad_scores.unflatten(1, per_group).sum(2)
         if ctx.needs_input_grad[1]:
             product = grad * mixing
-            grad_sums = (product.sum(-1) - product.sum(-2)).double()
+            # In float64: what both sums share, above all the diagonal, has
+            # to cancel exactly, or fast heads get a noise gradient.
+            grad_sums = product.sum(-1, dtype=torch.float64)
+            grad_sums -= product.sum(-2, dtype=torch.float64)
         return grad_scores, grad_sums
 
 
@@ -209,15 +216,16 @@ def _decay_between(sums: Tensor, dtype: torch.dtype) -> Tensor:
     mask = torch.ones(
         length, length, dtype=torch.bool, device=sums.device
     ).triu_(1)
-    # Masked before exp, which may overflow above the diagonal.
+    # Masked before exp, which would overflow above the diagonal.
     return between.masked_fill_(mask, -torch.inf).exp_()
 
 
 def _read(state: Tensor, C: Tensor, from_start: Tensor) -> Tensor:
     """What the state at the start of each chunk adds to its outputs."""
-    chunks, heads, headdim, _ = state.shape
+    chunks, heads, headdim, d_state = state.shape
     length, groups = C.shape[1:3]
-    state = state.reshape(chunks, groups, -1, state.shape[-1])
+    group_width = heads // groups * headdim
+    state = state.reshape(chunks, groups, group_width, d_state)
     y = torch.matmul(C.transpose(1, 2), state.transpose(-1, -2))
     y = y.view(chunks, groups, length, heads // groups, headdim)
     y = y.permute(0, 2, 1, 3, 4).reshape(chunks, length, heads, headdim)
