@@ -3,51 +3,42 @@
 The parents are mmengine's roots, never those of mmpretrain, mmseg or mmdet:
 importing those needs mmcv. ``locations`` lists the modules whose import fills
 a registry, so ``type='mmssm.X'`` works in any config without
-``custom_imports``.
+``custom_imports``. Kinds that mmssm adds nothing to have a registry too, or
+mmengine would warn about each of them with ``default_scope='mmssm'``.
 """
 
-from mmengine.registry import DATA_SAMPLERS as MMENGINE_DATA_SAMPLERS
-from mmengine.registry import DATASETS as MMENGINE_DATASETS
-from mmengine.registry import HOOKS as MMENGINE_HOOKS
-from mmengine.registry import METRICS as MMENGINE_METRICS
-from mmengine.registry import MODELS as MMENGINE_MODELS
-from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
-from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
+from mmengine import registry as root
 from mmengine.registry import Registry
 
-MODELS = Registry(
-    'model', parent=MMENGINE_MODELS, scope='mmssm', locations=['mmssm.models']
-)
-DATASETS = Registry(
-    'dataset',
-    parent=MMENGINE_DATASETS,
-    scope='mmssm',
-    locations=['mmssm.datasets'],
-)
-DATA_SAMPLERS = Registry(
-    'data sampler',
-    parent=MMENGINE_DATA_SAMPLERS,
-    scope='mmssm',
-    locations=['mmssm.datasets'],
-)
-TRANSFORMS = Registry(
-    'transform',
-    parent=MMENGINE_TRANSFORMS,
-    scope='mmssm',
-    locations=['mmssm.datasets'],
-)
-METRICS = Registry(
-    'metric',
-    parent=MMENGINE_METRICS,
-    scope='mmssm',
-    locations=['mmssm.evaluation'],
-)
-HOOKS = Registry(
-    'hook', parent=MMENGINE_HOOKS, scope='mmssm', locations=['mmssm.engine']
-)
-VISUALIZERS = Registry(
-    'visualizer',
-    parent=MMENGINE_VISUALIZERS,
-    scope='mmssm',
-    locations=['mmssm.visualization'],
-)
+
+def _child(parent: Registry, location: str = 'mmssm.engine') -> Registry:
+    return Registry(
+        parent.name, parent=parent, scope='mmssm', locations=[location]
+    )
+
+
+MODELS = _child(root.MODELS, 'mmssm.models')
+MODEL_WRAPPERS = _child(root.MODEL_WRAPPERS)
+WEIGHT_INITIALIZERS = _child(root.WEIGHT_INITIALIZERS)
+
+DATASETS = _child(root.DATASETS, 'mmssm.datasets')
+DATA_SAMPLERS = _child(root.DATA_SAMPLERS, 'mmssm.datasets')
+TRANSFORMS = _child(root.TRANSFORMS, 'mmssm.datasets')
+
+METRICS = _child(root.METRICS, 'mmssm.evaluation')
+EVALUATOR = _child(root.EVALUATOR, 'mmssm.evaluation')
+
+VISUALIZERS = _child(root.VISUALIZERS, 'mmssm.visualization')
+VISBACKENDS = _child(root.VISBACKENDS, 'mmssm.visualization')
+
+HOOKS = _child(root.HOOKS)
+LOG_PROCESSORS = _child(root.LOG_PROCESSORS)
+LOOPS = _child(root.LOOPS)
+OPTIMIZERS = _child(root.OPTIMIZERS)
+OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS)
+OPTIM_WRAPPER_CONSTRUCTORS = _child(root.OPTIM_WRAPPER_CONSTRUCTORS)
+PARAM_SCHEDULERS = _child(root.PARAM_SCHEDULERS)
+RUNNERS = _child(root.RUNNERS)
+RUNNER_CONSTRUCTORS = _child(root.RUNNER_CONSTRUCTORS)
+TASK_UTILS = _child(root.TASK_UTILS)
+INFERENCERS = _child(root.INFERENCERS, 'mmssm.apis')

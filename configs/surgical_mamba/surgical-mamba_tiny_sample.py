@@ -1,0 +1,19 @@
+# python tools/train.py configs/surgical_mamba/surgical-mamba_tiny_sample.py
+# The visual backbone starts from framewise_tiny_sample.py, trained before.
+_base_ = [
+    '../_base_/models/surgical-mamba_tiny.py',
+    '../_base_/datasets/sample.py',
+    '../_base_/schedules/adamw_10e_sample.py',
+    '../_base_/default_runtime.py',
+]
+
+model = dict(
+    clip_len={{_base_.clip_len}},
+    backbone=dict(
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='work_dirs/framewise_tiny_sample/last.pth',
+            prefix='backbone.',
+        )
+    )
+)
