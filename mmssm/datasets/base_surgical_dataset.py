@@ -340,7 +340,10 @@ class BaseVideoPhaseDataset:
             meta['end_of_video'].append(
                 not empty and clip.clip == self.num_clips(clip.video) - 1
             )
-        data_sample = PhaseDataSample(metainfo=meta)
+        data_sample = PhaseDataSample()
+        # not `metainfo=meta`, which makes a deep copy of it
+        for name, value in meta.items():
+            data_sample.set_field(value, name, field_type='metainfo')
         data_sample.gt_phase = labels
         return dict(inputs=inputs, data_samples=data_sample)
 

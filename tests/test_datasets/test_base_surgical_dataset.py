@@ -293,9 +293,7 @@ def mmssm_scope():
         yield
 
 
-def test_runner_dataloader_is_the_same_for_any_workers(
-    tiny_root, mmssm_scope
-):
+def test_runner_dataloader_is_the_same_for_any_workers(tiny_root, mmssm_scope):
     batches = {}
     for workers in (0, 2):
         loader = Runner.build_dataloader(

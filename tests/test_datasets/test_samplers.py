@@ -68,7 +68,9 @@ def test_each_clip_once_in_order(
 ):
     dataset = Videos(LENGTHS)
     expected = {
-        (v, c) for v in range(len(LENGTHS)) for c in range(dataset.num_clips(v))
+        (v, c)
+        for v in range(len(LENGTHS))
+        for c in range(dataset.num_clips(v))
     }
     windows = set()
     for epoch in range(3):

@@ -111,7 +111,7 @@ def presence(
     """
     level = np.zeros(len(times))
     for start, stop in intervals:
-        rise = (times - (start - slide)) / slide
+        rise = 1 + (times - start) / slide
         fall = (stop - times) / slide
         np.maximum(level, np.clip(np.minimum(rise, fall), 0, 1), out=level)
     return level

@@ -2,17 +2,16 @@
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mmssm.datasets.transforms.pipeline import (
     check_frames,
     check_scope,
-    numpy_generator,
+    generator,
 )
 from mmssm.registry import TRANSFORMS
 
 # luma of ITU-R 601, as torchvision uses it
-_LUMA = (0.2989, 0.587, 0.114)
+_GREY = np.array([[0.2989, 0.587, 0.114]] * 3)
 
 
 def _check_probability(value: float) -> None:
@@ -49,7 +48,7 @@ class VideoFlip:
 
     def __call__(self, results: dict) -> dict:
         frames = check_frames(type(self).__name__, results)
-        if numpy_generator(results, 'video').random() < self.prob:
+        if generator(results, 'video').random() < self.prob:
             axis = 3 if self.direction == 'horizontal' else 2
             results['frames'] = frames.flip(axis)
         return results
@@ -86,10 +85,11 @@ class _FrameDraws:
             ``(num_frames, columns)``, and booleans ``(num_frames, 1)``.
         """
         rows = num_frames if self.scope == 'frame' else 1
-        draws = numpy_generator(results, self.scope).random(
-            (rows, columns + 1)
-        )
-        draws = np.broadcast_to(draws, (num_frames, columns + 1))
+        rng = generator(results, self.scope)
+        draws = np.array([rng.random() for _ in range(rows * (columns + 1))])
+        draws = draws.reshape(rows, columns + 1)
+        if rows < num_frames:
+            draws = draws.repeat(num_frames, axis=0)
         return 2 * draws[:, 1:] - 1, draws[:, :1] < self.prob
 
 
@@ -100,7 +100,7 @@ class ClipColorJitter:
     ``brightness`` multiplies a frame, ``contrast`` mixes it with its mean
     luma, ``saturation`` with its luma; each factor is drawn uniformly from
     ``1 - x .. 1 + x``, x being the argument. Same formulas as torchvision's
-    ``ColorJitter``, applied to all frames by broadcasting.
+    ``ColorJitter``, applied to all frames at once and clipped at the end.
 
     Args:
         brightness (float): 0 to 1. Defaults to 0.
@@ -130,40 +130,33 @@ class ClipColorJitter:
         ):
             if not 0 <= value <= 1:
                 raise ValueError(f'`{name}` is {value}; expected 0 to 1')
-        self.limits = (brightness, contrast, saturation)
+        self._limits = np.array([brightness, contrast, saturation])
         self._draws = _FrameDraws(prob, scope)
 
     def __call__(self, results: dict) -> dict:
         frames = check_frames(type(self).__name__, results)
-        draws, use = self._draws.draw(results, len(frames), 3)
-        factors = np.where(use, 1 + draws * np.array(self.limits), 1.0)
-        factors = torch.from_numpy(factors.astype(np.float32))
-        brightness, contrast, saturation = factors.view(-1, 3, 1, 1, 1).unbind(
-            1
+        num_frames, _, height, width = frames.shape
+        draws, use = self._draws.draw(results, num_frames, 3)
+        factors = np.where(use, 1 + draws * self._limits, 1.0)
+        brightness, contrast, saturation = factors.T[..., None, None]
+        image = frames.reshape(num_frames, 3, height * width).float()
+        # all three are affine in the colour: one matrix per frame; the
+        # small matrices are faster in numpy
+        matrix = saturation * np.eye(3) + (1 - saturation) * _GREY
+        matrix = brightness * contrast * matrix
+        mean = image.mean(-1, keepdim=True).numpy()
+        offset = (1 - contrast) * brightness * (_GREY @ mean)
+        image = torch.baddbmm(
+            torch.from_numpy(offset.astype(np.float32)),
+            torch.from_numpy(matrix.astype(np.float32)),
+            image,
         )
-        image = frames.float()
-        if self.limits[0]:
-            image.mul_(brightness).clamp_(max=255)
-        if self.limits[1]:
-            mean = self._luma(image).mean((-2, -1), keepdim=True)
-            image.mul_(contrast).add_((1 - contrast) * mean).clamp_(0, 255)
-        if self.limits[2]:
-            luma = self._luma(image)
-            image.mul_(saturation).add_((1 - saturation) * luma)
-            image.clamp_(0, 255)
-        results['frames'] = image.to(torch.uint8)
+        image = image.clamp_(0, 255).to(torch.uint8)
+        results['frames'] = image.view(num_frames, 3, height, width)
         return results
 
-    @staticmethod
-    def _luma(image: Tensor) -> Tensor:
-        """Return the luma ``(num_frames, 1, height, width)``."""
-        red, green, blue = image.unbind(1)
-        luma = red * _LUMA[0]
-        luma.add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
-        return luma.unsqueeze(1)
-
     def __repr__(self) -> str:
-        brightness, contrast, saturation = self.limits
+        brightness, contrast, saturation = self._limits.tolist()
         return (
             f'{type(self).__name__}(brightness={brightness}, '
             f'contrast={contrast}, saturation={saturation}, '

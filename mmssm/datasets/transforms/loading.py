@@ -44,7 +44,8 @@ class LoadFrames:
         # imdecode rather than imread: it can tell a missing file from a
         # damaged one and takes any path the system takes
         try:
-            data = np.fromfile(path, dtype=np.uint8)
+            with open(path, 'rb') as file:
+                data = np.frombuffer(file.read(), dtype=np.uint8)
         except FileNotFoundError:
             raise FileNotFoundError(f'frame not found: {path}') from None
         image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None

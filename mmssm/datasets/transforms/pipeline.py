@@ -1,6 +1,7 @@
 """Chain transforms over the frames of a clip, reproducibly."""
 
 import contextlib
+import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -65,7 +66,7 @@ class ClipPipeline:
         )
 
 
-def draw_key(results: dict, scope: str, frame: int = 0) -> list[int] | None:
+def draw_key(results: dict, scope: str, frame: int = 0) -> int | None:
     """Name the random draw of a transform.
 
     Args:
@@ -75,21 +76,25 @@ def draw_key(results: dict, scope: str, frame: int = 0) -> list[int] | None:
         frame (int): Number of the frame in the clip. Defaults to 0.
 
     Returns:
-        list[int] | None: Entropy of the draw; ``None`` if the clip has no
-        seed (streaming), which leaves the draw to the global generator.
+        int | None: Seed of the draw, of up to 160 bits; ``None`` if the clip
+        has no seed (streaming), which leaves the draw to the global
+        generator.
     """
     if results.get('seed') is None:
         return None
-    key = [results['seed'], results.get('stage', 0)]
+    key = results['seed'] << 32 | results.get('stage', 0)
     if scope == 'clip':
-        key += [1, results['frame_idx']]
-    elif scope == 'frame':
-        key += [2, results['frame_idx'] + frame]
+        return (key << 2 | 1) << 62 | results['frame_idx']
+    if scope == 'frame':
+        return (key << 2 | 2) << 62 | results['frame_idx'] + frame
     return key
 
 
-def numpy_generator(results: dict, scope: str) -> np.random.Generator:
+def generator(results: dict, scope: str) -> random.Random:
     """Return the generator of a clip's draws for ``scope``.
+
+    Python's own generator: several times faster to create than numpy's or
+    torch's, and a per-frame sampler needs a new one for every frame.
 
     Args:
         results (dict): The clip, see :class:`ClipPipeline`.
@@ -97,20 +102,20 @@ def numpy_generator(results: dict, scope: str) -> np.random.Generator:
             come from one generator, in the order of the frames.
 
     Returns:
-        np.random.Generator: A new generator.
+        random.Random: A new generator.
     """
     key = draw_key(results, scope)
     if key is None:
         key = int(torch.randint(2**62, ()))
-    return np.random.Generator(np.random.SFC64(key))
+    return random.Random(key)
 
 
 @contextlib.contextmanager
-def seeded_torch(key: list[int] | None) -> Iterator[None]:
+def seeded_torch(key: int | None) -> Iterator[None]:
     """Seed torch's CPU generator inside the block and restore it after.
 
     Args:
-        key (list[int] | None): Entropy, see :func:`draw_key`; ``None``
+        key (int | None): Seed, see :func:`draw_key`; ``None``
             changes nothing.
 
     Yields:
