@@ -26,9 +26,12 @@ class PhaseDataSample(BaseDataElement):
         - ``frame_idx`` (int): index of the clip's first frame in its video,
           in frames of the dataset's ``fps``;
         - ``num_frames`` (int): frames that are real, ``0`` for an empty clip;
-        - ``new_video`` (bool): whether the clip is the first of its video;
+        - ``new_video`` (bool): whether the clip is the first of its video,
+          or the first of a window that belongs to no lane: the state starts
+          anew;
         - ``end_of_video`` (bool): whether it is the last.
 
     Meta fields of the window: ``lane`` (int), its position in the batch, and
-    ``num_lanes`` (int).
+    ``num_lanes`` (int). Both are -1 if every sample of the batch is
+    independent of all others.
     """
