@@ -1,7 +1,6 @@
 """Videos with one surgical phase per frame."""
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,12 +10,12 @@ import torch
 from mmengine.logging import print_log
 
 from mmssm.datasets.annotations import read_phase_file
+from mmssm.datasets.frame_folder import list_frames
 from mmssm.datasets.samplers.indices import ClipIndex, WindowIndex
 from mmssm.datasets.transforms.pipeline import ClipPipeline
 from mmssm.registry import DATASETS
 from mmssm.structures import PhaseDataSample
 
-IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png')
 IGNORE_INDEX = -1
 FRAME_COUNT_POLICIES = ('truncate', 'error')
 DEFAULT_PALETTE = (
@@ -193,7 +192,8 @@ class BaseVideoPhaseDataset:
             return
         videos, notes = [], []
         for video_id in self.video_ids:
-            names = self._list_frames(video_id)
+            folder = self.data_root / self.frame_dir / video_id
+            names = list_frames(folder)
             phases = self._read_phases(video_id, len(names))
             if len(names) != len(phases):
                 notes.append(
@@ -203,7 +203,7 @@ class BaseVideoPhaseDataset:
             videos.append(
                 VideoInfo(
                     video_id,
-                    str(self.data_root / self.frame_dir / video_id),
+                    str(folder),
                     names[:length],
                     phases[:length],
                 )
@@ -425,59 +425,6 @@ class BaseVideoPhaseDataset:
         result['split'] = self.split
         result['dataset_type'] = type(self).__name__
         return result
-
-    def _list_frames(self, video_id: str) -> list[str]:
-        folder = self.data_root / self.frame_dir / video_id
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f'frame folder not found: {folder}. Check `data_root`, '
-                f'`frame_dir` and `split`; expected {self.fps} image(s) per '
-                'second of video in <data_root>/<frame_dir>/<video>/'
-            )
-        names = [
-            path.name
-            for path in folder.iterdir()
-            if path.suffix.lower() in IMAGE_SUFFIXES
-        ]
-        if not names:
-            raise ValueError(
-                f'{folder} holds no images ({", ".join(IMAGE_SUFFIXES)}); '
-                'extract the frames of the video or leave it out of `split`'
-            )
-        stems = [name.rsplit('.', 1)[0] for name in names]
-        if len(set(stems)) != len(stems):
-            raise ValueError(
-                f'{folder} holds the same frame as two kinds of image; keep '
-                'one kind'
-            )
-        # frame2 before frame10: digits are compared as numbers
-        names.sort(
-            key=lambda name: [
-                (0, int(part), '') if part.isdigit() else (1, 0, part)
-                for part in re.split(r'(\d+)', name)
-                if part
-            ]
-        )
-        self._check_numbering(folder, names)
-        return names
-
-    @staticmethod
-    def _check_numbering(folder: Path, names: list[str]) -> None:
-        """Refuse a missing frame: all labels after it would shift."""
-        stems = [name.rsplit('.', 1)[0] for name in names]
-        if len(stems) < 3 or not all(stem.isdigit() for stem in stems):
-            return
-        numbers = np.array([int(stem) for stem in stems])
-        steps = np.diff(numbers)
-        usual = int(np.median(steps))
-        wrong = np.flatnonzero(steps != usual)
-        if len(wrong):
-            i = int(wrong[0])
-            raise ValueError(
-                f'{folder}: {names[i + 1]} follows {names[i]} while frames '
-                f'are {usual} apart elsewhere. Extract the missing frames, '
-                'or labels would shift'
-            )
 
     def _read_phases(self, video_id: str, num_frames: int) -> np.ndarray:
         if self.phase_dir is None:
