@@ -121,14 +121,15 @@ def find_config(name: str) -> str:
         if path.is_file():
             return str(path)
 
+    # Beside the wrong path, and everywhere in the package.
+    beside = candidates[0].parent.glob('*.py')
+    packaged = _config_root().rglob('*.py')
     known = {
-        path.name: str(path)
-        for folder in (_config_root(), candidates[0].parent)
-        if folder.is_dir()
-        for path in folder.rglob('*.py')
+        path.stem: str(path)
+        for path in (*packaged, *beside)
         if '_base_' not in path.parts
     }
-    near = get_close_matches(candidates[0].name, known, n=3, cutoff=0.4)
+    near = get_close_matches(candidates[0].stem, known, n=3, cutoff=0.5)
     hint = ''.join(f'\n  {known[match]}' for match in near)
     raise FileNotFoundError(
         f'config `{name}` was not found'
@@ -266,11 +267,13 @@ def load_weights(model: nn.Module, checkpoint: str) -> None:
         ) from error
     is_dict = isinstance(content, dict)
     state = content.get('state_dict', content) if is_dict else {}
-    if not all(isinstance(value, torch.Tensor) for value in state.values()):
+    is_state = all(isinstance(v, torch.Tensor) for v in state.values())
+    if not state or not is_state:
+        keys = _shorten([str(key) for key in state]) or 'none'
         raise ValueError(
             f'`{checkpoint}` holds no weights of an OpenMMLab model (keys: '
-            f'{_shorten([str(key) for key in state])}); files published by '
-            'authors are converted by tools/model_converters first'
+            f'{keys}); files published by authors are converted by '
+            'tools/model_converters first'
         )
     # Saved from inside a data-parallel wrapper.
     state = {key.removeprefix('module.'): state[key] for key in state}
