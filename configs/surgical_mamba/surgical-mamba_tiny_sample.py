@@ -12,7 +12,7 @@ model = dict(
     backbone=dict(
         init_cfg=dict(
             type='Pretrained',
-            checkpoint='work_dirs/framewise_tiny_sample/last.pth',
+            checkpoint='work_dirs/framewise_tiny_sample/epoch_10.pth',
             prefix='backbone.',
         )
     )
