@@ -15,5 +15,5 @@ model = dict(
             checkpoint='work_dirs/framewise_tiny_sample/epoch_10.pth',
             prefix='backbone.',
         )
-    )
+    ),
 )

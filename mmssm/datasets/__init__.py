@@ -1,3 +1,4 @@
+from mmssm.datasets.autolaparo import AUTOLAPARO_SPLITS, AutoLaparoDataset
 from mmssm.datasets.base_surgical_dataset import (
     IGNORE_INDEX,
     BaseVideoPhaseDataset,
@@ -7,6 +8,7 @@ from mmssm.datasets.cholec80 import (
     CHOLEC80_SPLITS,
     Cholec80Dataset,
 )
+from mmssm.datasets.m2cai16 import M2CAI16_SPLITS, M2CAI16Dataset
 from mmssm.datasets.samplers import (
     ClipIndex,
     LaneBatchSampler,
@@ -24,6 +26,10 @@ from mmssm.datasets.transforms import (
 )
 
 __all__ = [
+    'AUTOLAPARO_SPLITS',
+    'AutoLaparoDataset',
+    'M2CAI16Dataset',
+    'M2CAI16_SPLITS',
     'CHOLEC80_PHASES',
     'CHOLEC80_SPLITS',
     'IGNORE_INDEX',

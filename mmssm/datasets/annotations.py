@@ -59,12 +59,15 @@ def _read_rows(path: Path) -> tuple[list[int], list[str], int]:
     return frames, labels, first + 1
 
 
-def _check_frames(path: Path, frames: np.ndarray, first: int) -> None:
-    if frames[0] != 0:
+def _check_frames(
+    path: Path, frames: np.ndarray, first: int, first_frame: int
+) -> None:
+    if frames[0] != first_frame:
         raise ValueError(
             f'{path}, line {first}: the first frame is {frames[0]}; expected '
-            '0. If the rows count from 1, renumber them; if rows are '
-            'missing, restore them: labels would shift otherwise'
+            f'{first_frame}. If the rows count from {frames[0]}, set '
+            f'`first_frame` = {frames[0]}; if rows are missing, restore '
+            'them: labels would shift otherwise'
         )
     if len(frames) < 2:
         return
@@ -80,18 +83,24 @@ def _check_frames(path: Path, frames: np.ndarray, first: int) -> None:
 
 
 def _to_ids(
-    path: Path, labels: list[str], classes: Sequence[str], first: int
+    path: Path,
+    labels: list[str],
+    classes: Sequence[str],
+    first: int,
+    first_phase: int,
 ) -> np.ndarray:
     names = {name: index for index, name in enumerate(classes)}
     if all(label.isdigit() for label in labels):
         ids = np.array([int(label) for label in labels], dtype=np.int64)
-        wrong = np.flatnonzero(ids >= len(classes))
+        ids -= first_phase
+        wrong = np.flatnonzero((ids < 0) | (ids >= len(classes)))
         if len(wrong):
             row = int(wrong[0])
             raise ValueError(
-                f'{path}, line {first + row}: phase {ids[row]}; expected 0 '
-                f'to {len(classes) - 1} ({", ".join(classes)}). If the file '
-                'counts phases from 1, write names or subtract 1'
+                f'{path}, line {first + row}: phase {labels[row]}; expected '
+                f'{first_phase} to {first_phase + len(classes) - 1} '
+                f'({", ".join(classes)}). If the file counts phases from '
+                f'{1 - first_phase}, set `first_phase` = {1 - first_phase}'
             )
         return ids
     for row, label in enumerate(labels):
@@ -105,11 +114,15 @@ def _to_ids(
 
 
 def read_phase_file(
-    path: str | Path, classes: Sequence[str], stride: int = 1
+    path: str | Path,
+    classes: Sequence[str],
+    stride: int = 1,
+    first_frame: int = 0,
+    first_phase: int = 0,
 ) -> np.ndarray:
     """Read the phase of every ``stride``-th frame of one video.
 
-    The file has a row ``frame<TAB>phase`` per frame, from frame 0. The
+    The file has a row ``frame<TAB>phase`` per frame, from the first. The
     header ``Frame<TAB>Phase`` is optional; spaces for TABs, CRLF line ends,
     a byte order mark and blank lines at the end are accepted. Phases are
     names, mapped by name whatever their order. Numbers are taken as they
@@ -121,6 +134,10 @@ def read_phase_file(
             ids.
         stride (int): Keeps the rows with ``frame % stride == 0``: annotation
             rate over frame rate. Defaults to 1.
+        first_frame (int): Number of the first frame. Defaults to 0.
+        first_phase (int): Number of the first phase, for files with numbers:
+            0 or 1. It is never guessed: a video without the first and the
+            last phase reads as well either way. Defaults to 0.
 
     Returns:
         np.ndarray: int64 phase ids ``(num_frames,)``.
@@ -133,7 +150,8 @@ def read_phase_file(
     path = Path(path)
     rows, labels, first = _read_rows(path)
     frames = np.array(rows, dtype=np.int64)
-    _check_frames(path, frames, first)
+    _check_frames(path, frames, first, first_frame)
+    frames -= first_frame
     step = int(frames[1]) if len(frames) > 1 else stride
     if stride % step:
         raise ValueError(
@@ -142,5 +160,5 @@ def read_phase_file(
             '`annotation_fps` to the rate of the rows, or renumber the frame '
             'column to count rows'
         )
-    ids = _to_ids(path, labels, classes, first)
+    ids = _to_ids(path, labels, classes, first, first_phase)
     return ids[frames % stride == 0]

@@ -93,6 +93,10 @@ class BaseVideoPhaseDataset:
             ``'video{:02d}'``.
         phase_template (str): Name of an annotation file from the name of its
             video. Defaults to ``'{}-phase.txt'``.
+        first_frame (int): Number of the first frame in annotation files.
+            Defaults to 0.
+        first_phase (int): Number of the first phase in annotation files that
+            hold numbers. Defaults to 0.
         test_mode (bool): Whether videos without labels are accepted.
             Everything else is as in training. Defaults to False.
         metainfo (Mapping, optional): Adds to or replaces ``METAINFO``;
@@ -132,6 +136,8 @@ class BaseVideoPhaseDataset:
         max_count_difference: int = 2,
         video_template: str = 'video{:02d}',
         phase_template: str = '{}-phase.txt',
+        first_frame: int = 0,
+        first_phase: int = 0,
         test_mode: bool = False,
         metainfo: Mapping | None = None,
         lazy_init: bool = False,
@@ -166,6 +172,8 @@ class BaseVideoPhaseDataset:
         self.frame_count_policy = frame_count_policy
         self.max_count_difference = max_count_difference
         self.phase_template = phase_template
+        self.first_frame = first_frame
+        self.first_phase = first_phase
         self.test_mode = test_mode
         self.split = split if isinstance(split, str) else list(split)
         self.video_ids = self._resolve_split(split, video_template)
@@ -438,6 +446,8 @@ class BaseVideoPhaseDataset:
             path,
             self._metainfo['classes'],
             self.annotation_fps // self.fps,
+            self.first_frame,
+            self.first_phase,
         )
         difference = abs(num_frames - len(phases))
         allowed = (
