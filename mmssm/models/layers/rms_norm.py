@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmssm.models.layers.precision import at_least_float32
+
 
 class GatedRMSNorm(nn.Module):
     """RMSNorm of a gated input: ``RMSNorm(y * silu(z)) * weight``.
@@ -23,7 +25,7 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         """Normalise ``y * silu(z)``, both ``(..., dim)``."""
-        gated = y * F.silu(z)
+        gated = at_least_float32(y) * F.silu(at_least_float32(z))
         return F.rms_norm(
             gated, (self.weight.numel(),), self.weight.to(gated), self.eps
         ).to(y.dtype)
