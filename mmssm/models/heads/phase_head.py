@@ -1,17 +1,15 @@
 """SSD head of SurgicalMamba."""
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmssm.models.heads.base_phase_head import BasePhaseHead
 from mmssm.models.layers.ssd_block import SSDBlock
-from mmssm.models.temporal.base import TemporalOutput
-from mmssm.models.temporal.plain_mamba2 import SSDStack, SSDStackState
+from mmssm.models.temporal.ssd_stack import SSDStackModel, SSDStackState
 from mmssm.registry import MODELS
 
 
 @MODELS.register_module()
-class PhaseHead(BasePhaseHead):
+class PhaseHead(SSDStackModel, BasePhaseHead):
     """One single-path SSD block without cross-clip carry, then a Linear.
 
     Args:
@@ -62,7 +60,7 @@ class PhaseHead(BasePhaseHead):
             dropout,
             init_cfg,
         )
-        self.blocks = SSDStack(
+        self.blocks = nn.ModuleList(
             [
                 SSDBlock(
                     in_channels,
@@ -79,25 +77,13 @@ class PhaseHead(BasePhaseHead):
             ]
         )
 
-    def init_state(
-        self,
-        batch_size: int,
-        clip_len: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> SSDStackState:
-        """Make the zero state; see :meth:`BaseTemporalModel.init_state`."""
-        return self.blocks.init_state(batch_size, clip_len, device, dtype)
+    def encode(self, x: Tensor) -> Tensor:
+        """Drop some of the features in training."""
+        return self.drop(x)
 
-    def forward_clip(self, x: Tensor, state: SSDStackState) -> TemporalOutput:
-        """Run a clip; the state it leaves is forgotten."""
-        x, state = self.blocks(self.drop(x), state)
-        return TemporalOutput(self.fc(x), self.close_clip(state))
-
-    def step_frame(self, x: Tensor, state: SSDStackState) -> TemporalOutput:
-        """Run one frame inside the open clip."""
-        x, state = self.blocks(self.drop(x)[:, None], state)
-        return TemporalOutput(self.fc(x)[:, 0], state)
+    def decode(self, x: Tensor) -> Tensor:
+        """Classify every frame."""
+        return self.fc(x)
 
     def close_clip(self, state: SSDStackState) -> SSDStackState:
         """Forget the clip: the head carries nothing across clips."""

@@ -1,70 +1,14 @@
 """Plain single-path Mamba2, the papers' baseline, and the same + rotation."""
 
-import dataclasses
-
-import torch
 from torch import Tensor, nn
 
 from mmssm.models.layers.ssd_block import SSDBlock
-from mmssm.models.layers.ssd_path import SSDPathState
-from mmssm.models.temporal.base import BaseTemporalModel, TemporalOutput
+from mmssm.models.temporal.ssd_stack import SSDStackModel
 from mmssm.registry import MODELS
-from mmssm.structures.temporal_state import ClipClockState
-
-
-@dataclasses.dataclass
-class SSDStackState(ClipClockState):
-    """Carried state of a stack of single-path blocks: one per block."""
-
-    blocks: tuple[SSDPathState, ...] = ()
-
-
-class SSDStack(nn.ModuleList):
-    """Single-path blocks run one after the other, with explicit state.
-
-    What :class:`PlainMamba2` and the SSD head share.
-    """
-
-    def init_state(
-        self,
-        batch_size: int,
-        clip_len: int | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> SSDStackState:
-        """Make the zero state, by default as the parameters are."""
-        weight = self[0].norm.weight
-        return SSDStackState(
-            clip_len=clip_len,
-            blocks=tuple(
-                block.init_state(
-                    batch_size, device or weight.device, dtype or weight.dtype
-                )
-                for block in self
-            ),
-        )
-
-    def forward(
-        self, x: Tensor, state: SSDStackState
-    ) -> tuple[Tensor, SSDStackState]:
-        """Run frames ``(batch, length, d_model)`` of an open clip."""
-        block_states = []
-        for block, block_state in zip(self, state.blocks, strict=True):
-            x, block_state = block(x, block_state)
-            block_states.append(block_state)
-        return x, dataclasses.replace(state, blocks=tuple(block_states))
-
-    def close_clip(self, state: SSDStackState) -> SSDStackState:
-        """Rotate every state by its open chunk."""
-        blocks = tuple(
-            block.close_clip(block_state)
-            for block, block_state in zip(self, state.blocks, strict=True)
-        )
-        return dataclasses.replace(state, blocks=blocks)
 
 
 @MODELS.register_module()
-class PlainMamba2(BaseTemporalModel):
+class PlainMamba2(SSDStackModel):
     """Stack of single-path SSD blocks, carried across clips.
 
     The baseline of the papers' tables ("plain Mamba2"); with
@@ -106,7 +50,7 @@ class PlainMamba2(BaseTemporalModel):
         self.visual_proj = nn.Sequential(
             nn.Linear(in_channels, d_model), nn.LayerNorm(d_model)
         )
-        self.blocks = SSDStack(
+        self.blocks = nn.ModuleList(
             SSDBlock(
                 d_model,
                 d_state=d_state,
@@ -121,26 +65,10 @@ class PlainMamba2(BaseTemporalModel):
         )
         self.frame_norm = nn.LayerNorm(d_model)
 
-    def init_state(
-        self,
-        batch_size: int,
-        clip_len: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> SSDStackState:
-        """Make the zero state; see :meth:`BaseTemporalModel.init_state`."""
-        return self.blocks.init_state(batch_size, clip_len, device, dtype)
+    def encode(self, x: Tensor) -> Tensor:
+        """Project the frame features."""
+        return self.visual_proj(x)
 
-    def forward_clip(self, x: Tensor, state: SSDStackState) -> TemporalOutput:
-        """Run a clip and close it."""
-        x, state = self.blocks(self.visual_proj(x), state)
-        return TemporalOutput(self.frame_norm(x), self.close_clip(state))
-
-    def step_frame(self, x: Tensor, state: SSDStackState) -> TemporalOutput:
-        """Run one frame inside the open clip."""
-        x, state = self.blocks(self.visual_proj(x[:, None]), state)
-        return TemporalOutput(self.frame_norm(x)[:, 0], state)
-
-    def close_clip(self, state: SSDStackState) -> SSDStackState:
-        """Rotate every state by its open chunk."""
-        return self.blocks.close_clip(state)
+    def decode(self, x: Tensor) -> Tensor:
+        """Normalise the output."""
+        return self.frame_norm(x)
