@@ -22,8 +22,7 @@ def _read_rows(path: Path) -> tuple[list[int], list[str], int]:
     if not path.is_file():
         raise FileNotFoundError(
             f'annotation file not found: {path}. Check `data_root`, '
-            '`phase_dir` and `split`; expected <data_root>/<phase_dir>/'
-            '<video>-phase.txt'
+            '`phase_dir`, `phase_template` and `split` of the dataset'
         )
     try:
         # utf-8-sig drops a byte order mark, splitlines() takes CRLF

@@ -23,7 +23,7 @@ PAGES_WITH_PYTHON = [
     if any(block.language == 'python' for block in read_blocks(page))
 ]
 # What the installation that the README starts with does not bring.
-NOT_INSTALLED = ('timm', 'mmcv', 'mmpretrain', 'mmseg', 'mmdet')
+NOT_INSTALLED = ('cv2', 'timm', 'mmcv', 'mmpretrain', 'mmseg', 'mmdet')
 WITHOUT_EXTRAS = f"""
 import sys
 class Refuse:

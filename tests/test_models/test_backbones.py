@@ -56,9 +56,30 @@ def test_timm_checkpoint_from_a_local_file(tmp_path):
             pretrained=True,  # the file goes first: nothing is fetched
         )
     )
-    torch.testing.assert_close(
-        backbone.model.stem[0].weight, source.stem[0].weight
+    weight = backbone.model.stem[0].weight
+    assert not torch.equal(weight, source.stem[0].weight)
+    backbone.init_weights()
+    torch.testing.assert_close(weight, source.stem[0].weight)
+
+
+def test_building_fetches_nothing_and_training_does(monkeypatch):
+    timm = pytest.importorskip('timm')
+    asked = []
+    create_model = timm.create_model
+
+    def fake(name, pretrained=False, **kwargs):
+        asked.append(pretrained)
+        return create_model(name, pretrained=False, **kwargs)
+
+    monkeypatch.setattr(timm, 'create_model', fake)
+    backbone = MODELS.build(
+        dict(type='TimmBackbone', model_name='convnext_atto', pretrained=True)
     )
+    before = backbone.model.stem[0].weight.clone()
+    assert asked == [False]
+    backbone.init_weights()
+    assert asked == [False, True]
+    assert not torch.equal(backbone.model.stem[0].weight, before)
 
 
 def test_every_trainable_parameter_of_a_timm_backbone_is_used():

@@ -3,7 +3,6 @@
 from typing import Any
 
 from mmengine.model import BaseModule
-from mmengine.runner import load_checkpoint
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -18,10 +17,10 @@ class TimmBackbone(BaseModule):
     Args:
         model_name (str): Name known to ``timm.create_model``. Default:
             'convnext_tiny'.
-        pretrained (bool): Whether timm fetches its weights (needs a network
-            or timm's cache). Default: False.
+        pretrained (bool): Whether training starts from timm's weights, which
+            it fetches (needs a network or timm's cache). Default: False.
         checkpoint (str, optional): Local file (or URL) with weights of the
-            timm model, loaded instead of ``pretrained``.
+            timm model that training starts from, instead of ``pretrained``.
         frozen_stages (int): Number of stages that are not trained, with the
             stem if > 0. Default: 0.
         init_cfg (dict, optional): mmengine initialisation config.
@@ -50,23 +49,51 @@ class TimmBackbone(BaseModule):
                 f'{timm.__version__}; see timm.list_models()'
             )
         self.model = timm.create_model(
-            model_name,
-            pretrained=pretrained and checkpoint is None,
-            num_classes=0,
-            **kwargs,
+            model_name, pretrained=False, num_classes=0, **kwargs
         )
         self.out_channels = self.model.num_features
         self.frozen_stages = frozen_stages
-        if checkpoint is not None:
-            load_checkpoint(
-                self.model, checkpoint, map_location='cpu', strict=False
-            )
+        self._start = dict(
+            model_name=model_name,
+            pretrained=pretrained,
+            checkpoint=checkpoint,
+            kwargs=kwargs,
+        )
         # Applied after the feature map, so never used: without a gradient
         # it would stop distributed training.
         for param in self._unused():
             param.requires_grad_(False)
         for module in self._frozen():
             module.requires_grad_(False)
+
+    def init_weights(self) -> None:
+        """Load what training starts from; mmengine's Runner calls it.
+
+        Building the model loads nothing, so testing and streaming need no
+        network. timm models initialise themselves when they are built.
+        """
+        start = self._start
+        if self.init_cfg is not None:
+            super().init_weights()
+        elif start['checkpoint'] is not None:
+            # mmengine.runner needs OpenCV, which a base install lacks.
+            from mmengine.runner import load_checkpoint
+
+            load_checkpoint(
+                self.model,
+                start['checkpoint'],
+                map_location='cpu',
+                strict=False,
+            )
+        elif start['pretrained']:
+            timm = require('timm', extra='mmcls', used_by='TimmBackbone')
+            source = timm.create_model(
+                start['model_name'],
+                pretrained=True,
+                num_classes=0,
+                **start['kwargs'],
+            )
+            self.model.load_state_dict(source.state_dict())
 
     def _unused(self) -> list[nn.Parameter]:
         head = getattr(self.model, 'head', None)
