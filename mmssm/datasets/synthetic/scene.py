@@ -105,7 +105,7 @@ class SurgicalScene:
         inside = 1 - (along / 0.5) ** 2 - (across / 0.24) ** 2
         bladder = _step(inside + 0.3 * fine, 3)
         shine = 1 + 0.3 * np.clip(inside, 0, 1)[..., None]
-        target = np.array((142, 134, 96)) + rng.normal(0, 12, 3)
+        target = np.array((142, 134, 96)) + rng.normal(0, 8, 3)
         image += 0.8 * bladder * (target * shine - image)
         ridge = np.abs(_noise_map(rng, size, 3, octaves=2))
         vessels = _step(0.035 - ridge, 30)
@@ -115,12 +115,12 @@ class SurgicalScene:
         gloss = _noise_map(rng, size, 14, octaves=2)
         threshold = np.quantile(gloss, 0.975)
         image += _step(gloss - threshold - 0.08, 8) * 130
-        tint = 1 + rng.normal(0, 0.05, 3)
+        tint = 1 + rng.normal(0, 0.03, 3)
         image = np.clip(image * tint, 0, 255).astype(np.uint8)
         hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
-        hue = hsv[..., 0].astype(np.int16) + round(rng.normal(0, 4))
+        hue = hsv[..., 0].astype(np.int16) + round(rng.normal(0, 3))
         hsv[..., 0] = hue % 180
-        gain = rng.uniform(0.75, 1.15)
+        gain = rng.uniform(0.85, 1.15)
         hsv[..., 1] = np.clip(hsv[..., 1] * gain, 0, 255)
         self._tissue = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)
         stain = _noise_map(rng, size, 4)
@@ -163,12 +163,12 @@ class SurgicalScene:
         self._zoom = np.exp(np.clip(wander(0.1, 0.02), -0.25, 0.3))
 
     def _plan_nuisances(self, rng: np.random.Generator, times: np.ndarray):
-        self._smoke = 0.75 * episodes(rng, times, gap=60, length=12, ramp=4)
+        self._smoke = 0.55 * episodes(rng, times, gap=60, length=12, ramp=4)
         self._smoke_shift = np.stack(
             [smooth_track(rng, times, 5, 0.2) for _ in range(2)], 1
         )
         self._bleeding = 0.85 * episodes(rng, times, gap=70, length=35, ramp=6)
-        self._blur = 1.3 * episodes(rng, times, gap=90, length=4, ramp=1)
+        self._blur = 1.0 * episodes(rng, times, gap=90, length=4, ramp=1)
         self._gain = (
             rng.uniform(0.85, 1.1)
             * (1 + smooth_track(rng, times, 25, 0.07))

@@ -97,14 +97,14 @@ class ToolPainter:
 
 
 def draw_grasper(paint: ToolPainter, opening: float) -> None:
-    """Main grasper: bright metal, two wide fenestrated jaws.
+    """Main grasper: green sleeve, two wide fenestrated jaws of bright metal.
 
     Args:
         paint (ToolPainter): Where to draw.
         opening (float): How far the jaws are open, 0..1.
     """
     steel = (196, 200, 206)
-    paint.shaft(0.1, -0.42, steel)
+    paint.shaft(0.1, -0.42, (52, 140, 104))
     angle = 0.12 + 0.3 * opening
     for side in (1, -1):
         turn = np.array(
@@ -177,7 +177,7 @@ def draw_clipper(paint: ToolPainter, opening: float) -> None:
         paint (ToolPainter): Where to draw.
         opening (float): How far the jaws are open, 0..1.
     """
-    brass = (206, 166, 72)
+    brass = (240, 214, 48)
     paint.shaft(0.14, -0.4, (150, 158, 168))
     paint.polygon(
         [(-0.62, -0.15), (-0.38, -0.15), (-0.38, 0.15), (-0.62, 0.15)], brass
@@ -203,13 +203,13 @@ def draw_clipper(paint: ToolPainter, opening: float) -> None:
 
 
 def draw_bag(paint: ToolPainter, opening: float) -> None:
-    """Specimen bag: a pale pouch with an open rim on a thin shaft.
+    """Specimen bag: a lilac pouch with an open rim on a thin shaft.
 
     Args:
         paint (ToolPainter): Where to draw.
         opening (float): How far the rim is open, 0..1.
     """
-    plastic = (206, 220, 232)
+    plastic = (172, 152, 226)
     paint.shaft(0.06, -0.3, (120, 126, 134))
     width = 0.36 + 0.08 * opening
     pouch = np.concatenate(
@@ -229,7 +229,7 @@ def draw_bag(paint: ToolPainter, opening: float) -> None:
             _shade(plastic, factor),
         )
     rim = (-0.3, 0.0)
-    paint.polygon(_arc(rim, (0.12, width), 0, 340, 20), (96, 160, 206))
+    paint.polygon(_arc(rim, (0.12, width), 0, 340, 20), (112, 84, 190))
     paint.polygon(
         _arc(rim, (0.07, width * 0.84), 0, 340, 20), _shade(plastic, 0.5)
     )
