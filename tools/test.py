@@ -11,7 +11,11 @@ from mmengine.evaluator import DumpResults
 from mmengine.model import is_model_wrapper
 from mmengine.utils import import_modules_from_strings
 
-from mmssm.compat import prepare_distributed, prepare_environment
+from mmssm.compat import (
+    finish_distributed,
+    prepare_distributed,
+    prepare_environment,
+)
 from mmssm.engine import launch
 
 # Settings with which the visualization hook of each library draws.
@@ -166,6 +170,7 @@ def main() -> None:
     if args.out is not None and is_pickle(args.out):
         runner.test_evaluator.metrics.append(dump_metric(cfg, args.out))
     runner.test()
+    finish_distributed()
 
 
 if __name__ == '__main__':

@@ -7,7 +7,12 @@ import argparse
 
 from mmengine.config import Config
 
-from mmssm.compat import prepare_amp, prepare_distributed, prepare_environment
+from mmssm.compat import (
+    finish_distributed,
+    prepare_amp,
+    prepare_distributed,
+    prepare_environment,
+)
 from mmssm.engine import launch
 
 
@@ -82,6 +87,7 @@ def main() -> None:
         parser.error(str(error))
     prepare_distributed(cfg, args.launcher)
     launch.build_runner(cfg, args.local_rank).train()
+    finish_distributed()
 
 
 if __name__ == '__main__':

@@ -7,11 +7,19 @@ what has to be there before a config is read; ``tools/*.py`` call it first.
 from importlib.util import find_spec
 
 from mmssm.compat.amp import prepare_amp
-from mmssm.compat.distributed import prepare_distributed
+from mmssm.compat.distributed import (
+    finish_distributed,
+    prepare_distributed,
+)
 from mmssm.compat.mmcv_ext import install_mmcv_ext_stand_in
 from mmssm.compat.package_table import register_packages
 
-__all__ = ['prepare_amp', 'prepare_distributed', 'prepare_environment']
+__all__ = [
+    'finish_distributed',
+    'prepare_amp',
+    'prepare_distributed',
+    'prepare_environment',
+]
 
 
 def prepare_environment() -> None:

@@ -12,7 +12,10 @@ from mmengine.registry import MODEL_WRAPPERS
 from torch import Tensor, nn
 
 from mmssm.compat import distributed
-from mmssm.compat.distributed import prepare_distributed
+from mmssm.compat.distributed import (
+    finish_distributed,
+    prepare_distributed,
+)
 
 
 @pytest.fixture
@@ -62,6 +65,14 @@ def test_cpu_run_starts_gloo_and_trains_sync_bn(torchrun: None) -> None:
     optim = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1.0))
     model.train_step(dict(inputs=torch.randn(4, 1, 3, 3)), optim)
     assert not torch.equal(before, model.module.conv.weight)
+
+
+def test_finish_leaves_the_group(torchrun: None) -> None:
+    finish_distributed()
+    prepare_distributed(Config(dict()), 'pytorch')
+    assert torch_dist.is_initialized()
+    finish_distributed()
+    assert not torch_dist.is_initialized()
 
 
 def test_wrapper_settings_of_the_config_are_kept(torchrun: None) -> None:

@@ -3,6 +3,7 @@
 import os
 import pickle
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,13 @@ def run_unchecked(
 def tool(name: str, *args: object, cwd: Path) -> str:
     """Run a tool with this interpreter."""
     return run(sys.executable, TOOLS / name, *args, cwd=cwd)
+
+
+def free_port() -> str:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(('127.0.0.1', 0))
+        return str(listener.getsockname()[1])
 
 
 @pytest.fixture(scope='module')
@@ -167,7 +175,7 @@ def test_two_processes_test_like_one(
         '--out',
         'double.pkl',
         cwd=trained,
-        PORT='29517',
+        PORT=free_port(),
     )
     double = pickle.loads((trained / 'double.pkl').read_bytes())
     assert len(double) == 9
@@ -188,7 +196,7 @@ def test_two_processes_train(trained: Path) -> None:
         '--cfg-options',
         'train_dataloader.batch_size=2',
         cwd=trained,
-        PORT='29518',
+        PORT=free_port(),
     )
     assert 'Iter(train) [2/2]' in output
     assert (trained / 'distributed/iter_2.pth').is_file()
