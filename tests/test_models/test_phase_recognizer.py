@@ -279,9 +279,9 @@ def test_loss_decreases():
 
 def test_tensor_mode():
     model = build().eval()
-    inputs = model.data_preprocessor(
-        batch_of([clips_of(*video('a', 12, 1))])
-    )['inputs']
+    inputs = model.data_preprocessor(batch_of([clips_of(*video('a', 12, 1))]))[
+        'inputs'
+    ]
     with torch.no_grad():
         assert model(inputs).shape == (1, 2, CLIP_LEN, CLASSES)
 

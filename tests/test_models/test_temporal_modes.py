@@ -85,9 +85,7 @@ def check_modes(model, x, clip_len, tolerance):
         assert step_intensity is None
     else:
         torch.testing.assert_close(step_intensity, clip_intensity, **close)
-    for a, b in zip(
-        step_state.tensors(), clip_state.tensors(), strict=True
-    ):
+    for a, b in zip(step_state.tensors(), clip_state.tensors(), strict=True):
         torch.testing.assert_close(a, b, **close)
 
 
@@ -254,9 +252,7 @@ def test_constant_cost_of_a_stream():
         (lambda m: m.step(torch.randn(2, 4, 6)), 'in_channels'),
         (lambda m: m(torch.randn(2, 4, 6), m.init_state(3)), '3 streams'),
         (
-            lambda m: m(
-                torch.randn(2, 4, 6), m.step(torch.randn(2, 6)).state
-            ),
+            lambda m: m(torch.randn(2, 4, 6), m.step(torch.randn(2, 6)).state),
             'middle of a clip',
         ),
     ],

@@ -89,7 +89,7 @@ class SurgicalScene:
         )
         fine = _noise_map(rng, size, 10)
         flesh = np.array((178, 84, 78), dtype=np.float32)
-        flesh = flesh + rng.normal(0, 10, 3)
+        flesh = flesh + rng.normal(0, 8, 3)
         image = flesh * (1 + 0.16 * _noise_map(rng, size, 4)[..., None])
         # folds of fat, the liver's edge, the gallbladder, vessels
         fat = _step(_noise_map(rng, size, 3) - rng.uniform(0.0, 0.35), 3)
@@ -105,7 +105,7 @@ class SurgicalScene:
         inside = 1 - (along / 0.5) ** 2 - (across / 0.24) ** 2
         bladder = _step(inside + 0.3 * fine, 3)
         shine = 1 + 0.3 * np.clip(inside, 0, 1)[..., None]
-        target = np.array((142, 134, 96)) + rng.normal(0, 8, 3)
+        target = np.array((168, 138, 98)) + rng.normal(0, 6, 3)
         image += 0.8 * bladder * (target * shine - image)
         ridge = np.abs(_noise_map(rng, size, 3, octaves=2))
         vessels = _step(0.035 - ridge, 30)
@@ -115,10 +115,10 @@ class SurgicalScene:
         gloss = _noise_map(rng, size, 14, octaves=2)
         threshold = np.quantile(gloss, 0.975)
         image += _step(gloss - threshold - 0.08, 8) * 130
-        tint = 1 + rng.normal(0, 0.03, 3)
+        tint = 1 + rng.normal(0, 0.025, 3)
         image = np.clip(image * tint, 0, 255).astype(np.uint8)
         hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
-        hue = hsv[..., 0].astype(np.int16) + round(rng.normal(0, 3))
+        hue = hsv[..., 0].astype(np.int16) + round(rng.normal(0, 2))
         hsv[..., 0] = hue % 180
         gain = rng.uniform(0.85, 1.15)
         hsv[..., 1] = np.clip(hsv[..., 1] * gain, 0, 255)

@@ -1,5 +1,8 @@
 """Shapes of the instruments.
 
+The main tools differ in shape and in colours that tissue never has, so that
+a small network tells them apart in light and tissue it has not seen.
+
 Coordinates of a tool: x along the shaft towards the tip, the tip at 0 and
 the shaft at negative x, y to its left. The unit is half the picture's side.
 """
@@ -171,16 +174,16 @@ def draw_hook(paint: ToolPainter, opening: float) -> None:
 
 
 def draw_clipper(paint: ToolPainter, opening: float) -> None:
-    """Clip applier: thick golden body, two blunt jaws and a bright clip.
+    """Clip applier: thick purple body, two blunt jaws and a bright clip.
 
     Args:
         paint (ToolPainter): Where to draw.
         opening (float): How far the jaws are open, 0..1.
     """
-    brass = (240, 214, 48)
+    polymer = (168, 52, 184)
     paint.shaft(0.14, -0.4, (150, 158, 168))
     paint.polygon(
-        [(-0.62, -0.15), (-0.38, -0.15), (-0.38, 0.15), (-0.62, 0.15)], brass
+        [(-0.62, -0.15), (-0.38, -0.15), (-0.38, 0.15), (-0.62, 0.15)], polymer
     )
     gap = 0.06 + 0.07 * opening
     for side in (1, -1):
@@ -195,7 +198,7 @@ def draw_clipper(paint: ToolPainter, opening: float) -> None:
                 (-0.42, 0.13),
             ]
         ) * (1, side)
-        paint.polygon(jaw, _shade(brass, 1.12))
+        paint.polygon(jaw, _shade(polymer, 1.12))
         clip = np.array(
             [(-0.26, gap), (0.02, gap), (0.02, gap - 0.035), (-0.26, 0.02)]
         ) * (1, side)
@@ -203,13 +206,13 @@ def draw_clipper(paint: ToolPainter, opening: float) -> None:
 
 
 def draw_bag(paint: ToolPainter, opening: float) -> None:
-    """Specimen bag: a lilac pouch with an open rim on a thin shaft.
+    """Specimen bag: a turquoise pouch with an open rim on a thin shaft.
 
     Args:
         paint (ToolPainter): Where to draw.
         opening (float): How far the rim is open, 0..1.
     """
-    plastic = (172, 152, 226)
+    plastic = (92, 196, 196)
     paint.shaft(0.06, -0.3, (120, 126, 134))
     width = 0.36 + 0.08 * opening
     pouch = np.concatenate(
@@ -229,7 +232,7 @@ def draw_bag(paint: ToolPainter, opening: float) -> None:
             _shade(plastic, factor),
         )
     rim = (-0.3, 0.0)
-    paint.polygon(_arc(rim, (0.12, width), 0, 340, 20), (112, 84, 190))
+    paint.polygon(_arc(rim, (0.12, width), 0, 340, 20), (36, 128, 140))
     paint.polygon(
         _arc(rim, (0.07, width * 0.84), 0, 340, 20), _shade(plastic, 0.5)
     )
