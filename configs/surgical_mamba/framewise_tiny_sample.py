@@ -44,3 +44,4 @@ optim_wrapper = dict(
     optimizer=dict(lr=2e-3),
     paramwise_cfg=dict(custom_keys=dict(backbone=dict(lr_mult=1.0))),
 )
+auto_scale_lr = dict(base_batch_size=128)  # frames

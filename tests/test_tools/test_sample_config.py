@@ -13,7 +13,7 @@ import torch
 
 from mmssm.evaluation.functional import read_predictions, stack_predictions
 from mmssm.testing.sample_videos import make_tiny_videos
-from tests.test_tools.test_train_test import TOOLS, free_port, run, tool
+from tests.test_tools.commands import TOOLS, free_port, run, tool
 
 CONFIGS = TOOLS.parent / 'configs' / 'surgical_mamba'
 RECOGNIZER = CONFIGS / 'surgical-mamba_tiny_sample.py'

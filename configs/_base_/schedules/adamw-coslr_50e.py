@@ -37,3 +37,5 @@ param_scheduler = [
         convert_to_iter_based=True,
     ),
 ]
+# For --auto-scale-lr: lanes over all processes.
+auto_scale_lr = dict(enable=False, base_batch_size=1)
