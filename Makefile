@@ -5,11 +5,11 @@
 # Each command first sets up .venv as far as it needs; a second call starts at
 # once. Variables:
 #   PYTHON=...    the Python to build .venv from (3.10 to 3.12)
-#   PIP_ARGS=...  more options for pip install, for example a package index of
-#                 your own or --no-index --find-links DIR. The default torch on
-#                 Linux is the CUDA build, several GB. A torch that is in .venv
-#                 already is kept, so to use another build, run `make venv`,
-#                 install torch and torchvision with .venv/bin/pip, go on.
+#   PIP_ARGS=...  more options for pip install, for example --no-cache-dir. The
+#                 default torch on Linux is the CUDA build, several GB. A torch
+#                 that is in .venv already is kept, so to use another build, run
+#                 `make venv`, install torch and torchvision with .venv/bin/pip,
+#                 go on.
 #   TEST_ARGS=... more options for pytest
 
 PYTHON ?=
