@@ -111,9 +111,15 @@ class TemporalState:
             when the masked lanes hold NaN. Gradients of the kept lanes flow.
 
         Raises:
-            ValueError: If ``mask`` is not a bool tensor of shape ``(batch,)``.
+            TypeError: If ``mask`` is no tensor.
+            ValueError: If it is not bool of shape ``(batch,)``.
         """
         batch_size = self.batch_size
+        if not isinstance(mask, Tensor):
+            raise TypeError(
+                f'`mask` is a {type(mask).__name__}; expected a bool tensor '
+                'of shape (batch,)'
+            )
         if mask.dtype != torch.bool or mask.ndim != 1:
             raise ValueError(
                 f'`mask` is {mask.dtype} of shape {tuple(mask.shape)}; '

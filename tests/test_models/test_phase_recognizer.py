@@ -153,6 +153,35 @@ def test_two_lanes_give_the_average_gradient():
         torch.testing.assert_close(grad, average, rtol=1e-9, atol=1e-12)
 
 
+@torch.no_grad()
+def test_lane_that_is_empty_from_the_start():
+    """More lanes than videos: the others give what they give alone."""
+    model = build().eval()
+    windows = windows_of(clips_of(*video('a', 20, 1)), size=2)
+    scores = []
+    for lanes in (1, 3):
+        for window in windows:
+            batch = [window] + [[EMPTY] * 2] * (lanes - 1)
+            data = model.data_preprocessor(batch_of(batch))
+            sample = model(**data, mode='predict')[0]
+        scores.append(sample.pred_scores)
+    torch.testing.assert_close(*scores)
+
+
+def test_training_resumed_in_the_middle_of_an_epoch(caplog):
+    """A checkpoint holds no state of lanes: they go on from zero."""
+    model = build()
+    _, second = windows_of(clips_of(*video('a', 24, 1)), size=2)
+    losses = losses_of(model, [second])
+    assert losses['loss_cls'].isfinite()
+    fresh = build()
+    for _, _, meta in second[:1]:
+        meta['new_video'] = True
+    torch.testing.assert_close(
+        losses['loss_cls'], losses_of(fresh, [second])['loss_cls']
+    )
+
+
 def test_window_of_empty_clips_gives_zero_loss_and_gradient():
     model = build()
     losses_of(model, [clips_of(*video('a', 18, 1))])
@@ -286,6 +315,12 @@ def test_tensor_mode():
         assert model(inputs).shape == (1, 2, CLIP_LEN, CLASSES)
 
 
+def continuing(sample):
+    """The same window, as if it did not start its video."""
+    sample.set_metainfo(dict(new_video=[False, False]))
+    return sample
+
+
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
@@ -300,10 +335,15 @@ def test_tensor_mode():
             'one window of each lane',
         ),
         (
-            lambda d: d['data_samples'][0].set_metainfo(
-                dict(new_video=[False, False])
+            lambda d: d.update(
+                mode='predict',
+                data_samples=[continuing(s) for s in d['data_samples']],
             ),
             'from the first clip of a video on',
+        ),
+        (
+            lambda d: d['data_samples'][0].gt_phase.fill_(CLASSES),
+            'model.head.num_classes',
         ),
     ],
 )

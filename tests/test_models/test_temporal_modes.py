@@ -216,6 +216,21 @@ def test_autocast_keeps_states_in_float32():
     assert (stepped - exact).abs().max() < 0.2 * exact.abs().max()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_model_cast_to_half_precision(dtype):
+    """Over chunk ends, in both modes."""
+    x = torch.randn(1, 24, 6)
+    exact, _, _ = run_clips(surgical_mamba(), x, 12)
+    model = surgical_mamba().to(dtype)
+    clip, state, _ = run_clips(model, x.to(dtype), 12)
+    step, _, _ = run_steps(model, x.to(dtype), 12)
+    assert clip.dtype == step.dtype == dtype
+    assert state.blocks[0].slow.ssm_state.dtype == torch.float32
+    for low in (clip, step):
+        assert (low - exact).abs().max() < 0.2 * exact.abs().max()
+
+
 def test_every_parameter_gets_a_gradient():
     model = surgical_mamba().train()
     head = phase_head().train()
@@ -252,6 +267,10 @@ def test_constant_cost_of_a_stream():
         (lambda m: m.step(torch.randn(2, 4, 6)), 'in_channels'),
         (lambda m: m(torch.randn(2, 4, 6), m.init_state(3)), '3 streams'),
         (
+            lambda m: m(torch.randn(2, 4, 6), m.init_state(2, clip_len=3)),
+            'of clips of 3',
+        ),
+        (
             lambda m: m(torch.randn(2, 4, 6), m.step(torch.randn(2, 6)).state),
             'middle of a clip',
         ),
@@ -260,6 +279,11 @@ def test_constant_cost_of_a_stream():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call(surgical_mamba())
+
+
+def test_state_of_another_kind():
+    with pytest.raises(TypeError, match='expected what `init_state`'):
+        surgical_mamba()(torch.randn(2, 4, 6), {})
 
 
 @pytest.mark.parametrize(
@@ -272,6 +296,9 @@ def test_bad_input(call, message):
         (dict(use_slow_path=False), 'needs the slow path'),
         (dict(headdim=7), 'multiple of'),
         (dict(chunk_size_slow=0), 'chunk_size'),
+        (dict(rotation_rank=0), 'None for no rotation'),
+        (dict(d_state=0), 'd_state'),
+        (dict(num_layers=0), 'num_layers'),
     ],
 )
 def test_bad_arguments(switches, message):

@@ -92,6 +92,8 @@ def test_bad_masks(model):
     state = model.init_state(2)
     with pytest.raises(ValueError, match='torch.bool'):
         state.reset(torch.tensor([1, 0]))
+    with pytest.raises(TypeError, match='bool tensor'):
+        state.reset([True, False])
     with pytest.raises(ValueError, match='2 streams'):
         state.reset(torch.tensor([True]))
 

@@ -84,7 +84,9 @@ def trained(tmp_path_factory):
     return root
 
 
-def score_recognizer(trained, out='single', launcher=(), tool_args=()):
+def score_recognizer(
+    trained, out='single', launcher=(), tool_args=(), more=()
+):
     """Test the trained recognizer; returns its metrics."""
     work_dir = trained / f'test_{out}'
     shutil.rmtree(work_dir, ignore_errors=True)
@@ -97,7 +99,7 @@ def score_recognizer(trained, out='single', launcher=(), tool_args=()):
         '--out',
         out,
         *tool_args,
-        *recognizer_options(),
+        *recognizer_options(*more),
     ]
     run(*(launcher or [sys.executable]), *command, cwd=trained)
     (log,) = work_dir.glob('*/*.json')
@@ -117,6 +119,16 @@ def test_backbone_starts_from_the_frame_classifier(trained):
     log = next((trained / 'work').glob('*/*.log')).read_text()
     assert 'frame/epoch_1.pth' in log
     assert 'unexpected key' not in log and 'missing keys' not in log
+
+
+def test_more_lanes_than_videos_score_the_same(trained):
+    one = score_recognizer(trained)
+    many = score_recognizer(
+        trained, 'many', more=['test_dataloader.batch_size=3']
+    )
+    assert many == pytest.approx(
+        {**one, **{k: many[k] for k in many if 'time' in k}}
+    )
 
 
 def test_two_processes_test_like_one(trained):

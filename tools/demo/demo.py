@@ -108,7 +108,7 @@ def run_tool(
     script: str,
     arguments: Sequence[str | Path],
     log: Path,
-    show: str | None = None,
+    show: str = '(.*)',
 ) -> None:
     """Run a script of tools/ in a process of its own, on one thread.
 
@@ -116,8 +116,8 @@ def run_tool(
         script (str): Path of the script below tools/.
         arguments (Sequence): Its arguments.
         log (Path): File for all that it prints.
-        show (str, optional): Regular expression; its group of every line
-            that matches is shown. Default: everything is shown.
+        show (str): Regular expression; of every line that matches its groups
+            are shown. Default: everything is shown.
 
     Raises:
         SystemExit: If the script fails.
@@ -141,9 +141,8 @@ def run_tool(
         for line in process.stdout:
             file.write(line)
             tail = [*tail[-24:], line]
-            match = re.search(show, line) if show else None
-            if match or show is None:
-                console.print((match[1] if match else line).rstrip())
+            if match := re.search(show, line):
+                console.print('  '.join(match.groups()))
     if process.returncode:
         sys.stdout.write(''.join(tail))
         raise SystemExit(
@@ -197,8 +196,8 @@ def train(
             *options,
         ],
         root / 'logs' / f'train_{name}.log',
-        # The epoch, then what tells how it goes.
-        show=r'Epoch\(train\) +(\[.*?\] .*acc: [\d.]+)',
+        show=r'(Epoch)\(train\) +(\[.*?\]\[.*?\]).*(eta: \S+)'
+        r'.* (loss: \S+).*(acc: \S+)',
     )
     return Path((work_dir / 'last_checkpoint').read_text().strip())
 
@@ -241,7 +240,7 @@ def score(
             *(c for n, c in MODELS.values() if n == name for c in c),
         ],
         root / 'logs' / f'test_{name}.log',
-        show=r'(never shown)$',
+        show=r'(predictions of .* written to .*)',
     )
     videos = [read_video(path) for path in sorted(out.glob('*.jsonl'))]
     return score_videos(

@@ -32,8 +32,14 @@ class PerHeadMLP(nn.Module):
             nn.init.xavier_normal_(self.W2[head], gain=2.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(batch, heads, in_dim)`` to ``(batch, heads, out_dim)``."""
+        """Map ``(batch, heads, in_dim)`` to ``(batch, heads, out_dim)``.
+
+        Computed in the dtype of ``x``, whatever that of the weights is.
+        """
+        W1, b1, W2, b2 = (
+            p.to(x.dtype) for p in (self.W1, self.b1, self.W2, self.b2)
+        )
         x = x.transpose(0, 1)  # heads as the batch of the matrix products
-        x = torch.baddbmm(self.b1[:, None], x, self.W1.mT)
-        x = torch.baddbmm(self.b2[:, None], F.silu(x), self.W2.mT)
+        x = torch.baddbmm(b1[:, None], x, W1.mT)
+        x = torch.baddbmm(b2[:, None], F.silu(x), W2.mT)
         return x.transpose(0, 1)

@@ -85,8 +85,18 @@ class SSDPath(nn.Module):
                 f'`d_inner` = {d_inner} must be a multiple of '
                 f'`headdim` = {headdim}'
             )
-        if chunk_size < 1:
-            raise ValueError(f'`chunk_size` = {chunk_size}; expected >= 1')
+        for name, value in (
+            ('d_state', d_state),
+            ('d_conv', d_conv),
+            ('chunk_size', chunk_size),
+        ):
+            if value < 1:
+                raise ValueError(f'`{name}` = {value}; expected >= 1')
+        if rotation_rank is not None and rotation_rank < 1:
+            raise ValueError(
+                f'`rotation_rank` = {rotation_rank}; expected >= 1, or None '
+                'for no rotation'
+            )
         self.d_inner = d_inner
         self.d_state = d_state
         self.d_conv = d_conv
@@ -107,7 +117,7 @@ class SSDPath(nn.Module):
         self.D = nn.Parameter(torch.ones(self.num_heads))
         self.regramming = (
             StateRegramming(self.num_heads, headdim, d_state, rotation_rank)
-            if rotation_rank
+            if rotation_rank is not None
             else None
         )
         self._init_dt(dt_bias_shift)

@@ -1,9 +1,11 @@
 """Online phase recognizer: visual backbone, temporal model, head."""
 
 import dataclasses
+import logging
 from typing import NamedTuple
 
 import torch
+from mmengine.logging import print_log
 from mmengine.model import BaseModel
 from torch import Tensor
 
@@ -139,6 +141,13 @@ class PhaseRecognizer(BaseModel):
         """Compute the losses of one truncation window; see the head."""
         logits, intensity = self._run_carried('loss', inputs, data_samples)
         labels = torch.stack([sample.gt_phase for sample in data_samples])
+        if labels.numel() and int(labels.max()) >= self.num_classes:
+            raise ValueError(
+                f'the labels hold phase {int(labels.max())}, but the head '
+                f'has phases 0 to {self.num_classes - 1}: set '
+                "`model.head.num_classes` to the number of the dataset's "
+                'classes'
+            )
         return self.head.loss(logits, intensity, labels)
 
     def predict(
@@ -226,20 +235,37 @@ class PhaseRecognizer(BaseModel):
         data_samples: list[PhaseDataSample],
     ) -> RecognizerState:
         lanes = len(data_samples)
-        if bool(new_video[:, 0].all()):
+        # A lane that starts empty has nothing to continue.
+        continues = ~new_video[:, 0] & torch.tensor(
+            [sample.metainfo['num_frames'][0] > 0 for sample in data_samples]
+        )
+        if not bool(continues.any()):
             return self.init_stream(lanes)
         held, state = self._carry.get(mode, (0, None))
-        if held != lanes:
-            lane = int(new_video[:, 0].logical_not().nonzero()[0])
-            meta = data_samples[lane].metainfo
-            raise ValueError(
-                f'lane {lane} continues {meta["video_id"][0]!r} at frame '
-                f'{meta["frame_idx"][0]}, but the recognizer carries the '
-                f'state of {held} lanes where the batch has {lanes}: windows '
-                'must come from the first clip of a video on and in order '
-                '(LaneBatchSampler deals them so)'
+        if held == lanes:
+            return state
+        lane = int(continues.nonzero()[0])
+        meta = data_samples[lane].metainfo
+        where = (
+            f'lane {lane} continues {meta["video_id"][0]!r} at frame '
+            f'{meta["frame_idx"][0]}'
+        )
+        if mode == 'loss' and not held:
+            # mmengine resumes an iteration-based loop in the middle of an
+            # epoch; the state of the lanes is not part of a checkpoint.
+            print_log(
+                f'{where}, but no state is carried: training was resumed in '
+                'the middle of an epoch. Until their next video all lanes '
+                'go on from zero.',
+                logger='current',
+                level=logging.WARNING,
             )
-        return state
+            return self.init_stream(lanes)
+        raise ValueError(
+            f'{where}, but the recognizer carries the state of {held} lanes '
+            f'where the batch has {lanes}: windows must come from the first '
+            'clip of a video on and in order (LaneBatchSampler deals them so)'
+        )
 
     def _run_window(
         self,

@@ -115,8 +115,10 @@ class BaseTemporalModel(BaseModule, metaclass=ABCMeta):
             to carry into the next clip.
 
         Raises:
+            TypeError: If ``state`` is no state.
             ValueError: If ``x`` has the wrong shape, if the batch of
-                ``state`` differs, or if ``state`` is in the middle of a clip.
+                ``state`` differs, if ``state`` is in the middle of a clip, or
+                if ``x`` is longer than ``state.clip_len``.
         """
         self._check(x, state, ndim=3, names='(batch, clip, in_channels)')
         if state is None:
@@ -126,6 +128,12 @@ class BaseTemporalModel(BaseModule, metaclass=ABCMeta):
                 f'`state` is in the middle of a clip (frame '
                 f'{state.frame_in_clip}); a clip can start only after '
                 '`end_clip(state)`'
+            )
+        if state.clip_len is not None and x.shape[1] > state.clip_len:
+            raise ValueError(
+                f'`x` has {x.shape[1]} frames, `state` is of clips of '
+                f'{state.clip_len}: a stream would end the clip before. Give '
+                'one clip at a time'
             )
         hidden, new_state, logits = self.forward_clip(x, state)
         if not self.carry_state:
@@ -183,7 +191,14 @@ class BaseTemporalModel(BaseModule, metaclass=ABCMeta):
                 f'`x` has shape {tuple(x.shape)}; expected {names} with '
                 f'in_channels = {self.in_channels}'
             )
-        if state is None or state.batch_size is None:
+        if state is None:
+            return
+        if not isinstance(state, ClipClockState):
+            raise TypeError(
+                f'`state` is a {type(state).__name__}; expected what '
+                '`init_state` or the call before returned'
+            )
+        if state.batch_size is None:
             return
         if state.batch_size != x.shape[0]:
             raise ValueError(

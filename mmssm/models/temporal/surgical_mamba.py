@@ -79,6 +79,8 @@ class SurgicalMamba(BaseTemporalModel):
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(in_channels, d_model, carry_state, init_cfg)
+        if num_layers < 1:
+            raise ValueError(f'`num_layers` = {num_layers}; expected >= 1')
         self.visual_proj = nn.Sequential(
             nn.Linear(in_channels, d_model), nn.LayerNorm(d_model)
         )
