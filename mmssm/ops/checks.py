@@ -3,11 +3,9 @@
 from torch import Tensor
 
 
-def check_floating(**tensors: Tensor | None) -> None:
+def check_floating(**tensors: Tensor) -> None:
     """Raise TypeError for anything that is not a real floating tensor."""
     for name, tensor in tensors.items():
-        if tensor is None:
-            continue
         if not isinstance(tensor, Tensor):
             raise TypeError(
                 f'`{name}` is a {type(tensor).__name__}; expected a Tensor'
@@ -17,6 +15,23 @@ def check_floating(**tensors: Tensor | None) -> None:
                 f'`{name}` has dtype {tensor.dtype}; expected a real floating '
                 'dtype'
             )
+
+
+def check_floating_or_none(**tensors: Tensor | None) -> None:
+    """Like `check_floating`, for arguments that may be left out."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            check_floating(**{name: tensor})
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise unless ``value`` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f'`{name}` is {value!r} ({type(value).__name__}); expected an int'
+        )
+    if value < 1:
+        raise ValueError(f'`{name}` is {value}; expected at least 1')
 
 
 def check_ndim(name: str, tensor: Tensor, axes: str) -> None:

@@ -252,3 +252,9 @@ def test_bad_arguments():
         causal_conv1d(x.unsqueeze(-1), weight[:, :0])
     with pytest.raises(TypeError, match='`x` has dtype torch.int64'):
         causal_conv1d(x.long().unsqueeze(-1), weight)
+    with pytest.raises(TypeError, match='`weight` is a NoneType'):
+        causal_conv1d(x.unsqueeze(-1), None)
+    with pytest.raises(TypeError, match='`conv_state` is a NoneType'):
+        causal_conv1d_step(x, None, weight)
+    with pytest.raises(TypeError, match='`bias` is a list'):
+        causal_conv1d_step(x, state, weight, bias=[0.0] * 3)

@@ -181,6 +181,20 @@ def test_groups_must_divide_heads(make_ssd, groups):
 def test_bad_chunk_size(make_ssd):
     with pytest.raises(ValueError, match='`chunk_size` is 0'):
         ssd_chunk_scan(**make_ssd(3), chunk_size=0)
+    for value in (4.0, True, '4'):
+        with pytest.raises(
+            TypeError, match=f'`chunk_size` is {value!r} .* expected an int'
+        ):
+            ssd_chunk_scan(**make_ssd(3), chunk_size=value)
+
+
+@pytest.mark.parametrize('name', ['x', 'dt', 'A', 'B', 'C'])
+def test_none_for_a_required_tensor(make_ssd, name):
+    inputs = make_ssd(3)
+    inputs[name] = None
+    message = f'`{name}` is a NoneType; expected a Tensor'
+    with pytest.raises(TypeError, match=message):
+        ssd_chunk_scan(**inputs, chunk_size=4)
 
 
 @pytest.mark.parametrize(

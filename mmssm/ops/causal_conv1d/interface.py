@@ -6,7 +6,12 @@ from torch import Tensor
 
 from mmssm.ops.causal_conv1d.reference import causal_conv1d_reference
 from mmssm.ops.causal_conv1d.vectorized import causal_conv1d_torch
-from mmssm.ops.checks import check_floating, check_ndim, check_shape
+from mmssm.ops.checks import (
+    check_floating,
+    check_floating_or_none,
+    check_ndim,
+    check_shape,
+)
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 
@@ -75,9 +80,8 @@ def causal_conv1d(
     Source:
         Layouts of ``causal_conv1d_fn`` of the ``causal-conv1d`` package.
     """
-    check_floating(
-        x=x, weight=weight, bias=bias, initial_states=initial_states
-    )
+    check_floating(x=x, weight=weight)
+    check_floating_or_none(bias=bias, initial_states=initial_states)
     check_ndim('x', x, '(batch, dim, length)')
     _check_filter(x, weight, bias, activation)
     batch, dim, length = x.shape
@@ -144,7 +148,8 @@ def causal_conv1d_step(
         ``causal_conv1d_update`` of the ``causal-conv1d`` package, made
         functional.
     """
-    check_floating(x=x, conv_state=conv_state, weight=weight, bias=bias)
+    check_floating(x=x, conv_state=conv_state, weight=weight)
+    check_floating_or_none(bias=bias)
     check_ndim('x', x, '(batch, dim)')
     _check_filter(x, weight, bias, activation)
     axes = '(batch, dim, width - 1)'

@@ -2,7 +2,13 @@
 
 from torch import Tensor
 
-from mmssm.ops.checks import check_floating, check_ndim, check_shape
+from mmssm.ops.checks import (
+    check_count,
+    check_floating,
+    check_floating_or_none,
+    check_ndim,
+    check_shape,
+)
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.ssd_chunk_scan.reference import (
@@ -83,7 +89,8 @@ def ssd_chunk_scan(
         never depends on later frames as long as those are finite.
 
     Raises:
-        TypeError: If a tensor is not real floating.
+        TypeError: If a tensor is not real floating, or ``chunk_size`` is not
+            an int.
         ValueError: If a shape does not fit, or ``chunk_size`` is below 1.
         RuntimeError: If ``backend`` cannot serve this operator.
 
@@ -104,10 +111,11 @@ def ssd_chunk_scan(
         Dao and Gu, "Transformers are SSMs" (2024), section 6; re-derived in
         the README of this folder.
     """
-    check_floating(
-        x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias,
-        initial_states=initial_states,
-    )  # fmt: skip
+    check_floating(x=x, dt=dt, A=A, B=B, C=C)
+    check_floating_or_none(
+        D=D, z=z, dt_bias=dt_bias, initial_states=initial_states
+    )
+    check_count('chunk_size', chunk_size)
     check_ndim('x', x, '(batch, length, heads, headdim)')
     check_ndim('B', B, '(batch, length, groups, state)')
     batch, length, heads, headdim = x.shape
@@ -119,8 +127,6 @@ def ssd_chunk_scan(
     check_shape('z', z, '(batch, length, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[2])
     _check_state('initial_states', initial_states, x, B)
-    if chunk_size < 1:
-        raise ValueError(f'`chunk_size` is {chunk_size}; expected at least 1')
     backend = choose_backend('ssd_chunk_scan', backend, x.device, _AVAILABLE)
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
@@ -204,9 +210,8 @@ def ssd_step(
     Source:
         Dao and Gu, "Transformers are SSMs" (2024).
     """
-    check_floating(
-        state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias
-    )
+    check_floating(state=state, x=x, dt=dt, A=A, B=B, C=C)
+    check_floating_or_none(D=D, z=z, dt_bias=dt_bias)
     check_ndim('x', x, '(batch, heads, headdim)')
     check_ndim('B', B, '(batch, groups, state)')
     batch, heads, headdim = x.shape
