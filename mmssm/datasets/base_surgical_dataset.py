@@ -1,7 +1,7 @@
 """Videos with one surgical phase per frame."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +107,7 @@ class BaseVideoPhaseDataset:
 
     Raises:
         FileNotFoundError: If a folder or file is missing.
+        TypeError: If ``split`` is neither a name nor a list of videos.
         ValueError: If an argument or a file is malformed.
 
     Example:
@@ -175,8 +176,13 @@ class BaseVideoPhaseDataset:
         self.first_frame = first_frame
         self.first_phase = first_phase
         self.test_mode = test_mode
+        if not isinstance(split, (str, Iterable)):
+            raise TypeError(
+                f'`split` is {split!r}; expected the name of a split or a '
+                'list of videos, such as [1, 2]'
+            )
         self.split = split if isinstance(split, str) else list(split)
-        self.video_ids = self._resolve_split(split, video_template)
+        self.video_ids = self._resolve_split(self.split, video_template)
         self._metainfo = self._load_metainfo(metainfo)
         self._videos: list[VideoInfo] | None = None
         self._frame_shape: torch.Size | None = None
@@ -205,7 +211,8 @@ class BaseVideoPhaseDataset:
             phases = self._read_phases(video_id, len(names))
             if len(names) != len(phases):
                 notes.append(
-                    f'{video_id} {len(names)} frames / {len(phases)} labels'
+                    f'{video_id} {len(names)} frames / {len(phases)} labels '
+                    f'(first image {names[0]})'
                 )
             length = min(len(names), len(phases))
             videos.append(
@@ -220,7 +227,8 @@ class BaseVideoPhaseDataset:
             print_log(
                 f'{type(self).__name__}: {len(notes)} of {len(videos)} '
                 'videos differ in frames and labels and were cut to the '
-                f'shorter: {"; ".join(notes)}',
+                f'shorter at the end: {"; ".join(notes)}. If a first image '
+                'is not the first frame of its video, all labels are shifted',
                 logger='current',
                 level=30,
             )
@@ -402,6 +410,15 @@ class BaseVideoPhaseDataset:
                     f'{sorted(self.SPLITS)} or a list of videos'
                 )
             split = self.SPLITS[split]
+        for video in split:
+            is_number = hasattr(video, '__index__')
+            if isinstance(video, bool) or not (
+                is_number or isinstance(video, str)
+            ):
+                raise TypeError(
+                    f'`split` lists {video!r}; expected numbers or names of '
+                    'videos'
+                )
         names = [
             video if isinstance(video, str) else template.format(video)
             for video in split

@@ -169,6 +169,19 @@ def test_small_count_difference_is_cut_and_logged(
     assert f'video01 {frames} frames / {rows} labels' in logged[0]
 
 
+def test_missing_first_frame_can_be_seen(tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr(
+        'mmssm.datasets.base_surgical_dataset.print_log',
+        lambda message, **_: logged.append(message),
+    )
+    write_video(tmp_path)
+    (tmp_path / 'frames' / 'video01' / '0.png').unlink()
+    build(tmp_path)
+    assert '9 frames / 10 labels (first image 1.png)' in logged[0]
+    assert 'all labels are shifted' in logged[0]
+
+
 def test_count_difference_errors(tmp_path):
     write_video(tmp_path, num_frames=10, num_rows=13)
     with pytest.raises(ValueError, match='10 frames .* 13 labels') as error:
@@ -241,6 +254,9 @@ def test_videos_without_labels(tmp_path):
         (dict(split='train-41'), '40-40/train'),
         (dict(split=[1, 1]), 'more than once'),
         (dict(split=[]), 'empty'),
+        (dict(split=1), '`split` is 1; expected the name'),
+        (dict(split=None), '`split` is None; expected the name'),
+        (dict(split=[1.5]), '`split` lists 1.5; expected numbers or names'),
         (dict(pipeline=['LoadFrames']), 'pipeline'),
     ],
 )
