@@ -59,6 +59,7 @@ def test_line_format(tmp_path):
         'probabilities': [0.1, 0.7, 0.2],
         'intensity': None,
     }
+    write_predictions(path, [make_frame(0, intensity=None, gt_phase=None)])
     video = stack_predictions(read_predictions(path))
     assert video.intensity is None
     assert video.gt_phase is None
@@ -130,8 +131,29 @@ def test_empty_file(tmp_path):
         stack_predictions([])
 
 
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r'prediction file not found: .*no\.jsonl'
+    ):
+        read_predictions(tmp_path / 'no.jsonl')
+
+
+@pytest.mark.parametrize(
+    ('indices', 'message'),
+    [
+        ([0, 1, 4, 5], 'frame 2 is missing; expected the frames from 0 to 5'),
+        ([1, 2], 'frame 0 is missing'),
+        ([0, 0, 1], 'frame 0 stands where frame 1 should'),
+        ([0, 2, 1], 'frame 2 stands where frame 1 should'),
+    ],
+)
+def test_stack_needs_every_frame_in_order(indices, message):
+    with pytest.raises(ValueError, match=f"video 'video41': {message}"):
+        stack_predictions([make_frame(i) for i in indices])
+
+
 def test_stack_needs_one_video():
     with pytest.raises(ValueError, match='several videos'):
-        stack_predictions([make_frame(0), make_frame(0, video_id='b')])
+        stack_predictions([make_frame(0), make_frame(1, video_id='b')])
     with pytest.raises(ValueError, match='the same number everywhere'):
         stack_predictions([make_frame(0), make_frame(1, probabilities=[1.0])])

@@ -177,6 +177,11 @@ def read_predictions(path: str | Path) -> list[FramePrediction]:
         ValueError: If a line is malformed, with the file and its line number.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'prediction file not found: {path}. Expected a JSONL file as '
+            'written by tools/test.py or tools/stream.py'
+        )
     lines = path.read_text(encoding='utf-8', errors='replace').split('\n')
     # A complete file ends in a newline, so what follows the last one is cut.
     tail = lines.pop()
@@ -201,14 +206,16 @@ def stack_predictions(
     """Turn the frames of one video into arrays.
 
     Args:
-        predictions (Sequence[FramePrediction]): Frames of one video.
+        predictions (Sequence[FramePrediction]): All frames of one video, in
+            order.
 
     Returns:
         VideoPredictions: The arrays.
 
     Raises:
-        ValueError: If there is no frame, if they are of several videos, or
-            if they disagree on the number of phases.
+        ValueError: If there is no frame, if they are of several videos, if
+            they are not frames 0, 1, 2, ... in order, or if they disagree on
+            the number of phases.
     """
     if not predictions:
         raise ValueError('`predictions` is empty; expected at least one frame')
@@ -218,6 +225,7 @@ def stack_predictions(
             f'`predictions` is of several videos ({", ".join(video_ids)}); '
             'expected one'
         )
+    _check_order(video_ids[0], [p.frame_idx for p in predictions])
     widths = sorted({len(p.probabilities) for p in predictions})
     if len(widths) > 1:
         raise ValueError(
@@ -235,6 +243,21 @@ def stack_predictions(
         intensity=_column([p.intensity for p in predictions], np.float32),
         gt_phase=_column([p.gt_phase for p in predictions], np.int64),
     )
+
+
+def _check_order(video_id: str, indices: list[int]) -> None:
+    """Raise ValueError unless the frames are 0, 1, 2, ... in order."""
+    for expected, index in enumerate(indices):
+        if index == expected:
+            continue
+        if expected in indices:
+            problem = f'frame {index} stands where frame {expected} should'
+        else:
+            problem = f'frame {expected} is missing'
+        raise ValueError(
+            f'video {video_id!r}: {problem}; expected the frames from 0 to '
+            f'{max(indices)} in order, each once'
+        )
 
 
 def _column(values: list, dtype: type) -> NDArray | None:
