@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
+from mmssm.engine.launch import check_exists, load_config
 from mmssm.registry import DATASETS, MODELS
 
 _NUM_SHOWN = 5
@@ -44,7 +44,8 @@ def load_streaming_parts(
     """Build the model of a config with the weights of a checkpoint.
 
     Args:
-        config (str, Path or Config): The config.
+        config (str, Path or Config): The config; a name is looked up like
+            those of the tools (:func:`mmssm.engine.launch.find_config`).
         checkpoint (str or Path): Weights saved with that config.
         device (str or torch.device): Where to run. Default: 'cpu'.
 
@@ -63,9 +64,7 @@ def load_streaming_parts(
             "device='cpu', or install a CUDA build of torch"
         )
     if not isinstance(config, Config):
-        if not Path(config).is_file():
-            raise FileNotFoundError(f'config not found: {config}')
-        config = Config.fromfile(config)
+        config = load_config(str(config))
     if 'model' not in config:
         raise ValueError(
             f'config {config.filename} has no `model`; expected the config '
@@ -156,12 +155,18 @@ def load_checkpoint_file(checkpoint: str | Path) -> dict:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no checkpoint.
     """
+    check_exists(str(checkpoint))
     try:
         saved = CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu')
-    except (RuntimeError, UnpicklingError, EOFError) as error:
+    except OSError:
+        # Not readable, or not reachable: these say so themselves.
+        raise
+    except Exception as error:
+        # Bytes that are no pickle make the unpickler raise anything.
         raise ValueError(
-            f'{checkpoint} cannot be read as a checkpoint '
-            f'({type(error).__name__}: {str(error)[:200]}); is it complete?'
+            f'{checkpoint} cannot be read as a checkpoint of PyTorch '
+            f'({type(error).__name__}: {str(error)[:200]}); is it one, and '
+            'complete?'
         ) from error
     if isinstance(saved, Mapping) and 'state_dict' not in saved:
         tensors = all(isinstance(v, torch.Tensor) for v in saved.values())

@@ -1,5 +1,6 @@
 """Phase recognition frame by frame, as the frames arrive."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ class StreamingSession:
 
     Raises:
         ValueError: If ``classes`` does not fit the model or ``fps`` is not
-            positive.
+            a positive, finite number.
 
     Example:
         >>> session = StreamingSession.from_config(  # doctest: +SKIP
@@ -88,11 +89,13 @@ class StreamingSession:
                 f'`classes` has {len(classes)} names; expected '
                 f'{num_classes}, the number of phases of the model'
             )
-        if not fps > 0:
-            raise ValueError(f'`fps` is {fps}; expected a positive number')
+        if not (math.isfinite(fps) and fps > 0):
+            raise ValueError(
+                f'`fps` is {fps}; expected a positive, finite number'
+            )
         if device is not None:
             model = model.to(device)
-        self.model = model.eval()
+        self.model = model
         self.pipeline = _build_pipeline(pipeline)
         self.classes = tuple(classes)
         self.fps = float(fps)
@@ -113,7 +116,8 @@ class StreamingSession:
         config's test dataset.
 
         Args:
-            config (str, Path or Config): The config.
+            config (str, Path or Config): The config: a path, a path inside
+                the installed package (``configs/...``) or ``package::path``.
             checkpoint (str or Path): Weights saved with that config.
             device (str or torch.device): Where to run. Default: 'cpu'.
 
@@ -146,7 +150,11 @@ class StreamingSession:
         return next(self.model.parameters()).device
 
     def reset(self) -> None:
-        """Forget all frames: the next one is the first of a new video."""
+        """Forget all frames: the next one is the first of a new video.
+
+        The model is put into evaluation mode.
+        """
+        self.model.eval()
         with torch.inference_mode():
             self._state = self.model.init_stream(batch_size=1)
         self._frame_idx = 0
@@ -169,8 +177,16 @@ class StreamingSession:
             TypeError: If the frame is no uint8 array or tensor.
             ValueError: If it has the wrong shape, or another size than the
                 frames before and no transform that resizes it.
-            RuntimeError: If the model gives NaN.
+            RuntimeError: If the model gives NaN, or was put into training
+                mode since the last reset.
         """
+        if self.model.training:
+            raise RuntimeError(
+                'the model is in training mode, where dropout and statistics '
+                'of the batch change its numbers; expected evaluation mode. '
+                'Call model.eval() to go on with this video, or reset() to '
+                'start a new one'
+            )
         start = time.perf_counter()
         raw = _as_uint8_frame(frame)
         with torch.inference_mode():

@@ -226,8 +226,25 @@ def test_broken_weights_are_named():
 def test_bad_arguments(model):
     with pytest.raises(ValueError, match='has 2 names; expected 3'):
         StreamingSession(model, classes=('a', 'b'))
-    with pytest.raises(ValueError, match='`fps` is 0'):
-        StreamingSession(model, fps=0)
+    for fps in (0, float('inf'), float('nan')):
+        with pytest.raises(ValueError, match=f'`fps` is {fps}; expected'):
+            StreamingSession(model, fps=fps)
+
+
+def test_training_mode_is_refused():
+    model = FakeModel()
+    session = StreamingSession(model)
+    black = np.zeros((4, 4, 3), np.uint8)
+    session.step(black)
+    model.train()
+    with pytest.raises(RuntimeError, match=r'training mode.*model\.eval\(\)'):
+        session.step(black)
+    model.eval()
+    assert session.step(black).frame_idx == 1
+    model.train()
+    session.reset()
+    assert session.step(black).frame_idx == 0
+    assert not model.training
 
 
 def test_from_config(tmp_path, model):
@@ -293,10 +310,16 @@ def test_phase_names_mismatch(tmp_path, model):
 
 def test_bad_files(tmp_path, model):
     config, checkpoint = write_files(tmp_path, model)
-    with pytest.raises(FileNotFoundError, match=r'config not found: .*no\.py'):
-        StreamingSession.from_config(tmp_path / 'no.py', checkpoint)
-    with pytest.raises(FileNotFoundError, match='no.pth'):
+    with pytest.raises(FileNotFoundError, match='did you mean') as info:
+        StreamingSession.from_config(tmp_path / 'tinny.py', checkpoint)
+    assert 'tinny.py' in str(info.value) and str(config) in str(info.value)
+    with pytest.raises(FileNotFoundError, match=r'no\.pth.* was not found'):
         StreamingSession.from_config(config, tmp_path / 'no.pth')
+    text = tmp_path / 'text.mp4'
+    for content in ('hello\n', 'a video', '', '{}'):
+        text.write_text(content)
+        with pytest.raises(ValueError, match=r'text\.mp4 cannot be read as'):
+            StreamingSession.from_config(config, text)
     cut = tmp_path / 'cut.pth'
     cut.write_bytes(checkpoint.read_bytes()[:2000])
     with pytest.raises(ValueError, match='cannot be read as a checkpoint'):
@@ -314,6 +337,15 @@ def test_bare_state_dict_and_ddp_prefix(tmp_path, model):
     frames = make_frames(2)
     expected = run(StreamingSession(model), frames)
     assert (run(session, frames) == expected).all()
+
+
+@pytest.mark.parametrize('prefix', ['mmssm::', 'configs/', ''])
+def test_packaged_config_from_any_directory(tmp_path, monkeypatch, prefix):
+    monkeypatch.chdir(tmp_path)
+    name = f'{prefix}surgical_mamba/surgical-mamba_tiny_sample.py'
+    # The config is found: it is the checkpoint that is missing.
+    with pytest.raises(FileNotFoundError, match=r'no\.pth'):
+        StreamingSession.from_config(name, 'no.pth')
 
 
 def test_config_without_parts(tmp_path, model):
