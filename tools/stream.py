@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from mmengine.config import DictAction
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -17,11 +18,16 @@ from mmssm.apis.streaming import StreamingSession, StreamResult
 from mmssm.apis.video import SampledVideo
 from mmssm.compat import prepare_environment
 from mmssm.datasets.annotations import read_phase_file
+from mmssm.engine.launch import load_config
 from mmssm.evaluation.functional import FramePrediction, PredictionWriter
 from mmssm.visualization import plot_timeline
 
 # What a shell reports for a program that was ended by Ctrl-C.
 EXIT_INTERRUPTED = 130
+# Raised with a message for the user, all through the library.
+ERRORS = (ValueError, TypeError, RuntimeError, OSError)
+# Extracting frames and rounding rates cost a label or two.
+MAX_LABEL_DIFFERENCE = 2
 
 
 def parse_args() -> argparse.Namespace:
@@ -31,8 +37,20 @@ def parse_args() -> argparse.Namespace:
         '<video id>_timeline.png. Ctrl-C stops early and leaves both valid.',
     )
     parser.add_argument('video', help='video file, or index of a camera')
-    parser.add_argument('--config', required=True, help='config of the model')
+    parser.add_argument(
+        '--config',
+        required=True,
+        help='config of the model: a path, a path inside the installed '
+        'package (configs/...), or package::path',
+    )
     parser.add_argument('--checkpoint', required=True, help='its weights')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='settings of the config to override, by dotted key',
+    )
     parser.add_argument(
         '--out-dir',
         default='work_dirs/stream',
@@ -140,9 +158,9 @@ def stream(
     video_id: str,
     gt_phase: np.ndarray | None,
     console: Console,
-) -> tuple[History, bool]:
-    """Run the loop; returns what was seen and whether it was interrupted."""
-    history = History()
+    history: History,
+) -> bool:
+    """Run the loop, filling ``history``; returns if it was interrupted."""
     total = len(video)
     if args.max_frames is not None:
         total = min(total, args.max_frames) if total else args.max_frames
@@ -158,7 +176,6 @@ def stream(
                 # A camera drops frames: its clock counts, not the index.
                 seconds = frame.time_s if video.is_camera else result.time_s
                 result = result._replace(time_s=seconds)
-                history.add(result)
                 writer.write(
                     FramePrediction(
                         video_id=video_id,
@@ -171,13 +188,14 @@ def stream(
                         gt_phase=label_at(gt_phase, result.frame_idx),
                     )
                 )
+                history.add(result)
                 if show_live:
                     live.update(live_line(result, total))
                 if interrupted() or len(history.phases) == args.max_frames:
                     break
         finally:
             live.stop()
-        return history, interrupted()
+        return interrupted()
 
 
 def label_at(gt_phase: np.ndarray | None, frame_idx: int) -> int | None:
@@ -238,36 +256,62 @@ def report(
         console.print(f'wrote {path}', soft_wrap=True)
 
 
+def warn_of_other_rate(
+    args: argparse.Namespace, num_frames: int, num_labels: int
+) -> None:
+    """Warn if the annotations do not cover a video that was seen whole."""
+    if abs(num_frames - num_labels) > MAX_LABEL_DIFFERENCE:
+        print(
+            f'warning: {args.video} has {num_frames} frames at the rate of '
+            f'the model, {args.gt} has {num_labels} labels at --gt-fps '
+            f'{args.gt_fps}. Is --gt-fps the number of rows per second, and '
+            '--gt the file of this video?',
+            file=sys.stderr,
+        )
+
+
 def run(args: argparse.Namespace, console: Console) -> int:
     is_camera = args.video.isdigit() and not Path(args.video).exists()
     source = int(args.video) if is_camera else args.video
     video_id = args.video_id or (
         f'camera{source}' if is_camera else Path(args.video).stem
     )
-    if Path(video_id).name != video_id:
+    if Path(video_id).name != video_id or video_id == '..':
         raise ValueError(
-            f'`--video-id` is {video_id!r}; expected a name without path '
-            'separators'
+            f'`--video-id` is {video_id!r}; expected a name of files, '
+            'without path separators'
         )
     if args.max_frames is not None and args.max_frames < 1:
         raise ValueError(
             f'`--max-frames` is {args.max_frames}; expected at least 1'
         )
     session = StreamingSession.from_config(
-        args.config, args.checkpoint, args.device
+        load_config(args.config, args.cfg_options),
+        args.checkpoint,
+        args.device,
     )
     gt_phase = read_ground_truth(args, session)
+    history, interrupted, failure = History(), False, None
     with SampledVideo(source, session.fps, args.video_fps) as video:
         console.print(
             f'streaming {video_id} at {session.fps:g} fps on {session.device}'
         )
-        history, interrupted = stream(
-            args, session, video, video_id, gt_phase, console
-        )
+        try:
+            interrupted = stream(
+                args, session, video, video_id, gt_phase, console, history
+            )
+        except ERRORS as error:
+            # What was seen until then is still drawn.
+            failure = error
     paths = [Path(args.out_dir, f'{video_id}.jsonl')]
     if history.phases:
         paths.append(draw(args, session, video_id, history, gt_phase))
         report(console, history, gt_phase, paths)
+    if failure is not None:
+        raise failure
+    is_whole = not (is_camera or interrupted or args.max_frames)
+    if gt_phase is not None and is_whole:
+        warn_of_other_rate(args, len(history.phases), len(gt_phase))
     if interrupted:
         console.print('interrupted: the results end at the last frame seen')
     return EXIT_INTERRUPTED if interrupted else 0
@@ -279,7 +323,7 @@ def main() -> int:
     console = Console(highlight=False)
     try:
         return run(args, console)
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
+    except ERRORS as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -121,7 +121,63 @@ def test_annotations_are_compared(stream, tmp_path):
     assert video.gt_phase.tolist() == [0] * 4 + [1] * 4 + [2] * 2 + [-1] * 2
     right = 100 * (video.phase == video.gt_phase)[:10].mean()
     assert f'accuracy {right:.2f} % of 10 annotated' in output.out
+    assert 'warning' not in output.err
     assert_is_timeline(tmp_path / 'other_timeline.png')
+
+
+def test_annotations_of_another_rate_are_noticed(stream, tmp_path):
+    gt = tmp_path / 'video01-phase.txt'
+    gt.write_text(''.join(f'{i}\t{CLASSES[0]}\n' for i in range(12)))
+    options = ('--out-dir', tmp_path, '--gt', gt)
+    code, output = stream(*options)
+    assert code == 0
+    assert 'has 12 frames' in output.err
+    assert 'has 1 labels at --gt-fps 25' in output.err
+    # A part of the video says nothing.
+    code, output = stream(*options, '--max-frames', 6)
+    assert (code, output.err) == (0, '')
+    code, output = stream(*options, '--gt-fps', 1)
+    assert (code, output.err) == (0, '')
+
+
+def test_failure_on_the_way_still_draws(stream, monkeypatch, tmp_path):
+    retrieve = SampledVideo._retrieve
+
+    def break_at_two_seconds(self, source_idx, time_s):
+        if time_s >= 2:
+            raise ValueError(f'frame {source_idx} cannot be decoded')
+        return retrieve(self, source_idx, time_s)
+
+    monkeypatch.setattr(SampledVideo, '_retrieve', break_at_two_seconds)
+    code, output = stream('--out-dir', tmp_path)
+    assert code == 1
+    assert 'error: frame 10 cannot be decoded' in output.err
+    assert '2 frames, median latency' in output.out
+    assert len(read_predictions(tmp_path / 'video01.jsonl')) == 2
+    assert_is_timeline(tmp_path / 'video01_timeline.png')
+
+
+def test_config_options(stream, tmp_path):
+    code, output = stream(
+        '--out-dir', tmp_path, '--cfg-options', 'test_dataloader.dataset.fps=5'
+    )
+    assert code == 0, output.err
+    assert len(read_predictions(tmp_path / 'video01.jsonl')) == 60
+
+
+def test_no_checkpoint(run_tool, files, tmp_path):
+    config, _, video = files
+    text = tmp_path / 'text.mp4'
+    text.write_text('hello\n')
+    options = ('--config', config, '--checkpoint', text)
+    code, output = run_tool('stream.py', video, *options)
+    assert code == 1
+    assert f'{text} cannot be read as a checkpoint' in output.err
+    converter = 'model_converters/surgical_mamba_to_mmssm.py'
+    with pytest.raises(SystemExit, match=r'text\.mp4 cannot be read as a'):
+        run_tool(converter, text, tmp_path / 'out.pth')
+    with pytest.raises(SystemExit, match=r'no checkpoint at .*none\.pth'):
+        run_tool(converter, tmp_path / 'none.pth', tmp_path / 'out.pth')
 
 
 def test_max_frames(stream, tmp_path):
@@ -141,6 +197,7 @@ def test_video_fps_overrides_the_container(stream, tmp_path):
     [
         (['--max-frames', 0], '`--max-frames` is 0'),
         (['--video-id', 'a/b'], 'without path separators'),
+        (['--video-id', '..'], 'without path separators'),
         (['--video-fps', 0.5], 'at least the 1 of the model'),
         (['--gt', 'no-phase.txt'], 'annotation file not found'),
         (['--gt', 'no-phase.txt', '--gt-fps', 0], '`--gt-fps` is 0'),
@@ -235,3 +292,7 @@ def test_plot_timeline(stream, run_tool, files, tmp_path):
     code, output = run_tool(script, *paths, '--labels', 'x', 'x')
     assert code == 1
     assert 'expected 2 different names' in output.err
+    code, output = run_tool(script, tmp_path / 'none.jsonl')
+    assert code == 1
+    assert 'error: prediction file not found: ' in output.err
+    assert 'none.jsonl' in output.err

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from mmengine.config import Config
 
 from mmssm.apis.loading import find_test_dataset, merge_metainfo
 from mmssm.compat import prepare_environment
+from mmssm.engine.launch import load_config
 from mmssm.evaluation.functional import (
     FramePrediction,
     read_predictions,
@@ -50,9 +50,7 @@ def find_classes(
     """Names and colours of the phases: of the config, or of the files."""
     num_classes = len(files[0][0].probabilities)
     if config is not None:
-        meta = merge_metainfo(
-            find_test_dataset(Config.fromfile(config)), {}, ''
-        )
+        meta = merge_metainfo(find_test_dataset(load_config(config)), {}, '')
         classes = list(meta.get('classes') or [])
         if len(classes) != num_classes:
             raise ValueError(

@@ -201,14 +201,28 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it holds no state dict.
+        ValueError: If it is no checkpoint or holds no state dict.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f'no checkpoint at {path}')
+        raise FileNotFoundError(
+            f'no checkpoint at {path}; expected a file saved by PyTorch'
+        )
     # mmengine's own checkpoints hold its log buffers besides the weights.
     with torch.serialization.safe_globals(get_torch_safe_globals()):
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        try:
+            checkpoint = torch.load(
+                path, map_location='cpu', weights_only=True
+            )
+        except OSError:
+            raise
+        except Exception as error:
+            # Bytes that are no pickle make the unpickler raise anything.
+            raise ValueError(
+                f'{path} cannot be read as a checkpoint of PyTorch '
+                f'({type(error).__name__}: {str(error)[:200]}); is it one, '
+                'and complete?'
+            ) from error
     for key in ('model', 'state_dict'):
         if isinstance(checkpoint, dict) and key in checkpoint:
             checkpoint = checkpoint[key]
@@ -248,8 +262,11 @@ def main() -> None:
     try:
         weights = load_weights(args.source)
         renamed = (reverse if args.reverse else convert)(weights)
-    except (OSError, ValueError, KeyError) as error:
-        raise SystemExit(f'error: {error.args[-1]}') from error
+    except KeyError as error:
+        # Its str() is the repr of the message.
+        raise SystemExit(f'error: {args.source}: {error.args[0]}') from error
+    except (OSError, ValueError) as error:
+        raise SystemExit(f'error: {error}') from error
     key = 'model' if args.reverse else 'state_dict'
     save_atomically({key: renamed}, args.target)
     parameters = sum(value.numel() for value in renamed.values())
