@@ -300,3 +300,64 @@ def test_two_processes_equal_one(tmp_path):
     )
     assert torch.load(tmp_path / 'result.0') == single
     assert torch.load(tmp_path / 'result.1') == single
+
+
+def test_scores_are_logged_before_predictions_are_written(
+    tmp_path, monkeypatch
+):
+    lines = []
+    logger = MMLogger.get_current_instance()
+    monkeypatch.setattr(logger, 'info', lines.append)
+    (tmp_path / 'file').touch()
+    evaluator = make_evaluator(prediction_dir=str(tmp_path / 'file'))
+    evaluator.process(make_windows(make_clips(make_videos([6]))))
+    with pytest.raises(OSError):
+        evaluator.evaluate(size=1)
+    assert any('Prepare' in line for line in lines)
+
+
+def test_predictions_are_written_where_scoring_fails(tmp_path):
+    videos = make_videos([6])
+    videos['video8'][0][2] = NUM_CLASSES
+    evaluator = make_evaluator(prediction_dir=str(tmp_path))
+    evaluator.process(make_windows(make_clips(videos)))
+    with pytest.raises(ValueError):
+        evaluator.evaluate(size=1)
+    assert len(read_predictions(tmp_path / 'video8.jsonl')) == 6
+
+
+def test_files_of_other_runs_are_named(tmp_path, monkeypatch):
+    lines = []
+    logger = MMLogger.get_current_instance()
+    monkeypatch.setattr(logger, 'warning', lines.append)
+    evaluator = make_evaluator(prediction_dir=str(tmp_path))
+    for others in ([], [f'old{number}.jsonl' for number in range(6)]):
+        for name in others:
+            (tmp_path / name).touch()
+        evaluator.process(make_windows(make_clips(make_videos([6, 5]))))
+        evaluator.evaluate(size=2)
+        assert len(lines) == bool(others)
+    assert 'holds 6 prediction files' in lines[0]
+    assert 'old0.jsonl, old1.jsonl' in lines[0]
+    assert 'old4.jsonl ...' in lines[0]
+    assert 'video8' not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ('num_classes', 'classes', 'message'),
+    [
+        (None, ('a', 'b'), 'scores 3 phases, but there are 2 by the dataset'),
+        (4, META['classes'], 'scores 3 phases, but there are 4 by `num_cla'),
+    ],
+)
+def test_model_of_another_number_of_phases(
+    tmp_path, num_classes, classes, message
+):
+    folder = tmp_path / 'predictions'
+    metric = PhaseMetric(num_classes, prediction_dir=str(folder))
+    metric.dataset_meta = dict(classes=classes, fps=1)
+    windows = make_windows(make_clips(make_videos([6])))
+    with pytest.raises(ValueError, match=message) as info:
+        metric.process(None, [window.to_dict() for window in windows])
+    assert 'model.head.num_classes' in str(info.value)
+    assert not folder.exists()

@@ -28,6 +28,8 @@ from mmssm.evaluation.functional.strict import (
 )
 from mmssm.registry import METRICS
 
+_NUM_SHOWN = 5
+
 
 # A dataclass: mmengine turns a named tuple into a plain one on the way.
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,8 @@ class PhaseMetric(BaseMetric):
             Default: None.
 
     Raises:
-        ValueError: If an option is unknown. While evaluating: if a video has
+        ValueError: If an option is unknown. While evaluating: if the model
+            has another number of phases than the dataset, if a video has
             missing frames or contradictory annotations, or if a prediction
             is NaN.
     """
@@ -119,7 +122,8 @@ class PhaseMetric(BaseMetric):
                 :class:`mmssm.structures.PhaseDataSample`.
 
         Raises:
-            ValueError: If predictions are missing.
+            ValueError: If predictions are missing, or are of another number
+                of phases than the dataset has.
         """
         for sample in data_samples:
             for name in ('gt_phase', 'pred_phase', 'pred_scores'):
@@ -128,6 +132,7 @@ class PhaseMetric(BaseMetric):
                         f'a data sample has no `{name}`; expected the samples '
                         "that the model returns with mode='predict'"
                     )
+            self._check_width(sample['pred_scores'].shape[-1])
             intensity = sample.get('pred_intensity')
             for clip, num_frames in enumerate(sample['num_frames']):
                 if num_frames == 0:
@@ -162,7 +167,7 @@ class PhaseMetric(BaseMetric):
         return super().evaluate(sys.maxsize)
 
     def compute_metrics(self, results: list[_Clip]) -> dict[str, float]:
-        """Score the gathered clips.
+        """Score the gathered clips, then write the predictions.
 
         Args:
             results (list[_Clip]): Clips of all processes, in any order.
@@ -171,7 +176,6 @@ class PhaseMetric(BaseMetric):
             dict[str, float]: Scores in percent, by name; empty if nothing is
             annotated.
         """
-        logger = MMLogger.get_current_instance()
         clips: dict[str, list[_Clip]] = {}
         for clip in results:
             clips.setdefault(clip.video_id, []).append(clip)
@@ -179,13 +183,16 @@ class PhaseMetric(BaseMetric):
             video_id: _join_clips(video_id, clips[video_id])
             for video_id in sorted(clips, key=_natural_key)
         }
-        if self.prediction_dir is not None:
-            for video_id, video in videos.items():
-                self._write(video_id, video)
-            logger.info(
-                f'predictions of {len(videos)} videos written to '
-                f'{self.prediction_dir}'
-            )
+        # Neither a full disk nor a wrong annotation costs the other half.
+        try:
+            return self._score(videos)
+        finally:
+            if self.prediction_dir is not None:
+                self._write_all(videos)
+
+    def _score(self, videos: dict[str, _Video]) -> dict[str, float]:
+        """Score the annotated videos and log the table."""
+        logger = MMLogger.get_current_instance()
         labelled = {
             video_id: (video.gt_phase, video.pred_phase)
             for video_id, video in videos.items()
@@ -195,7 +202,8 @@ class PhaseMetric(BaseMetric):
             unlabelled = [v for v in videos if v not in labelled]
             logger.warning(
                 f'{len(unlabelled)} of {len(videos)} videos have no labelled '
-                f'frame and are not scored: {", ".join(unlabelled[:5])}'
+                'frame and are not scored: '
+                f'{", ".join(unlabelled[:_NUM_SHOWN])}'
             )
         if not labelled:
             return {}
@@ -255,6 +263,44 @@ class PhaseMetric(BaseMetric):
         if classes is None or len(classes) != (num_classes or len(classes)):
             return [f'phase {phase}' for phase in range(num_classes or 0)]
         return list(classes)
+
+    def _check_width(self, width: int) -> None:
+        """Refuse scores of another number of phases than there are."""
+        classes = (self.dataset_meta or {}).get('classes')
+        for expected, source in (
+            (self.num_classes, '`num_classes` of the metric'),
+            (None if classes is None else len(classes), 'the dataset'),
+        ):
+            if expected is not None and width != expected:
+                raise ValueError(
+                    f'the model scores {width} phases, but there are '
+                    f'{expected} by {source}; set `model.head.num_classes` '
+                    'of the config to the number of phases of the dataset '
+                    'and use a checkpoint trained with it'
+                )
+
+    def _write_all(self, videos: dict[str, _Video]) -> None:
+        """Write the predictions and tell of older files beside them."""
+        logger = MMLogger.get_current_instance()
+        for video_id, video in videos.items():
+            self._write(video_id, video)
+        logger.info(
+            f'predictions of {len(videos)} videos written to '
+            f'{self.prediction_dir}'
+        )
+        others = sorted(
+            path.name
+            for path in Path(self.prediction_dir).glob('*.jsonl')
+            if path.stem not in videos
+        )
+        if others:
+            more = ' ...' if len(others) > _NUM_SHOWN else ''
+            logger.warning(
+                f'{self.prediction_dir} also holds {len(others)} prediction '
+                'files that this run did not write: '
+                f'{", ".join(others[:_NUM_SHOWN])}{more}; scores of the whole '
+                'folder would include them'
+            )
 
     def _write(self, video_id: str, video: _Video) -> None:
         if Path(video_id).name != video_id:
