@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from mmssm.compat.amp import prepare_amp
 from mmssm.compat.distributed import (
+    check_launcher,
     finish_distributed,
     prepare_distributed,
 )
@@ -15,6 +16,7 @@ from mmssm.compat.mmcv_ext import install_mmcv_ext_stand_in
 from mmssm.compat.package_table import register_packages
 
 __all__ = [
+    'check_launcher',
     'finish_distributed',
     'prepare_amp',
     'prepare_distributed',

@@ -21,6 +21,26 @@ from mmengine.registry import MODEL_WRAPPERS
 from torch import nn
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
+# What each launcher tells its processes, and how they are started.
+_NEEDED = {
+    'pytorch': (
+        ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR'),
+        'torchrun or tools/dist_train.sh',
+    ),
+    'slurm': (
+        ('SLURM_NODELIST', 'SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_NTASKS'),
+        'srun or tools/slurm_train.sh',
+    ),
+    'mpi': (
+        (
+            'OMPI_COMM_WORLD_RANK',
+            'OMPI_COMM_WORLD_LOCAL_RANK',
+            'OMPI_COMM_WORLD_SIZE',
+            'MASTER_ADDR',
+        ),
+        'mpirun -x MASTER_ADDR=ADDRESS_OF_THE_FIRST_NODE (Open MPI)',
+    ),
+}
 _DDP = 'MMDistributedDataParallel'
 _CPU_DDP = 'CPUDistributedDataParallel'
 
@@ -80,11 +100,6 @@ def _slurm_environment() -> dict[str, str]:
 
 def _mpi_environment() -> dict[str, str]:
     """Return torch's variables for a process started by mpirun."""
-    if 'MASTER_ADDR' not in os.environ:
-        raise RuntimeError(
-            '`MASTER_ADDR` is not set; set it to the address of the first '
-            'node, for example with mpirun -x MASTER_ADDR=127.0.0.1'
-        )
     return {
         'RANK': os.environ['OMPI_COMM_WORLD_RANK'],
         'LOCAL_RANK': os.environ['OMPI_COMM_WORLD_LOCAL_RANK'],
@@ -98,23 +113,38 @@ def _start_gloo(launcher: str, dist_cfg: dict) -> None:
         os.environ.update(_slurm_environment())
     elif launcher == 'mpi':
         os.environ.update(_mpi_environment())
-    missing = [
-        name
-        for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR')
-        if name not in os.environ
-    ]
-    if missing:
-        raise RuntimeError(
-            f'launcher `{launcher}` needs the environment variables '
-            f'{", ".join(missing)}; start the script with torchrun or '
-            'tools/dist_train.sh, or use launcher `none`'
-        )
     os.environ.setdefault('MASTER_PORT', str(dist_cfg.get('port') or 29500))
     timeout = dist_cfg.get('timeout')
     torch_dist.init_process_group(
         'gloo',
         timeout=timeout and datetime.timedelta(seconds=timeout),
     )
+
+
+def check_launcher(launcher: str) -> None:
+    """Check that a process was started by the launcher that it names.
+
+    Args:
+        launcher (str): As for :func:`prepare_distributed`.
+
+    Raises:
+        ValueError: The launcher is unknown.
+        RuntimeError: Environment variables of the launcher are missing.
+    """
+    if launcher not in LAUNCHERS:
+        raise ValueError(
+            f'`launcher` is {launcher!r}; expected one of {LAUNCHERS}'
+        )
+    if launcher == 'none':
+        return
+    names, remedy = _NEEDED[launcher]
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise RuntimeError(
+            f'launcher `{launcher}` needs the environment variables '
+            f'{", ".join(missing)}, which are not set; start the script with '
+            f'{remedy}, or use launcher `none` for one process'
+        )
 
 
 def prepare_distributed(cfg: Config, launcher: str) -> None:
@@ -135,10 +165,8 @@ def prepare_distributed(cfg: Config, launcher: str) -> None:
         RuntimeError: The environment is not the one of the launcher, or the
             device is one on which processes cannot be joined.
     """
-    if launcher not in LAUNCHERS:
-        raise ValueError(
-            f'`launcher` is {launcher!r}; expected one of {LAUNCHERS}'
-        )
+    if not torch_dist.is_initialized():
+        check_launcher(launcher)
     cfg.launcher = launcher
     device = get_device()
     wrapper = cfg.get('model_wrapper_cfg')

@@ -90,7 +90,7 @@ def test_wrapper_settings_of_the_config_are_kept(torchrun: None) -> None:
     ('launcher', 'device'), [('none', 'cpu'), ('pytorch', 'cuda')]
 )
 def test_mmengine_keeps_what_it_can_do(
-    monkeypatch: pytest.MonkeyPatch, launcher: str, device: str
+    torchrun: None, monkeypatch: pytest.MonkeyPatch, launcher: str, device: str
 ) -> None:
     monkeypatch.setattr(distributed, 'get_device', lambda: device)
     cfg = Config(dict())
@@ -101,6 +101,7 @@ def test_mmengine_keeps_what_it_can_do(
 
 
 def test_config_of_a_cpu_run_moves_to_a_gpu(
+    torchrun: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(distributed, 'get_device', lambda: 'cuda')
@@ -124,6 +125,33 @@ def test_wrong_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare_distributed(Config(dict()), 'pytorch')
     with pytest.raises(RuntimeError, match='mpirun -x MASTER_ADDR'):
         prepare_distributed(Config(dict()), 'mpi')
+
+
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
+@pytest.mark.parametrize(
+    ('launcher', 'missing', 'remedy'),
+    [
+        ('slurm', 'SLURM_NODELIST, SLURM_PROCID', 'srun or .*slurm_train.sh'),
+        ('mpi', 'OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_LOCAL', 'mpirun'),
+    ],
+)
+def test_launcher_that_did_not_start_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    launcher: str,
+    missing: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(distributed, 'get_device', lambda: device)
+    for name in distributed._NEEDED[launcher][0]:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match=f'{missing}.*{remedy}.*`none`'):
+        prepare_distributed(Config(dict()), launcher)
+
+
+def test_apple_gpus_cannot_be_joined(
+    torchrun: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(distributed, 'get_device', lambda: 'mps')
     with pytest.raises(RuntimeError, match='mps'):
         prepare_distributed(Config(dict()), 'pytorch')
