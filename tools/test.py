@@ -4,6 +4,7 @@ python tools/test.py CONFIG CHECKPOINT --out predictions/
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
@@ -12,6 +13,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.utils import import_modules_from_strings
 
 from mmssm.compat import (
+    check_launcher,
     finish_distributed,
     prepare_distributed,
     prepare_environment,
@@ -23,6 +25,13 @@ SHOW_SETTINGS = {
     'VisualizationHook': ('enable', 'out_dir'),  # mmpretrain
     'SegVisualizationHook': ('draw', None),  # writes where the visualizer does
     'DetVisualizationHook': ('draw', 'test_out_dir'),
+}
+
+
+# A directory of one of these names is hardly meant.
+FILE_SUFFIXES = {
+    *('.csv', '.json', '.jsonl', '.log', '.npy', '.npz', '.pt', '.pth'),
+    *('.tsv', '.txt', '.xml', '.yaml', '.yml'),
 }
 
 
@@ -56,6 +65,48 @@ def build_parser() -> argparse.ArgumentParser:
 def is_pickle(out: str) -> bool:
     """Tell whether the predictions go to one pickle file."""
     return Path(out).suffix in ('.pkl', '.pickle')
+
+
+def check_output(out: str) -> None:
+    """Check where the predictions go before the test that makes them.
+
+    Args:
+        out (str): A directory or a pickle file.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    path = Path(out)
+    if is_pickle(out):
+        if path.is_dir():
+            raise ValueError(f'--out {out} is a directory; expected a file')
+    elif path.is_file() or (
+        path.suffix.lower() in FILE_SUFFIXES and not path.is_dir()
+    ):
+        raise ValueError(
+            f'--out {out} is a file of another kind; expected a directory, '
+            'or a file such as predictions.pkl'
+        )
+
+
+def make_output(out: str) -> None:
+    """Make the directory of the predictions.
+
+    Args:
+        out (str): A directory or a pickle file.
+
+    Raises:
+        ValueError: It cannot be made or written to.
+    """
+    folder = Path(out).parent if is_pickle(out) else Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f'--out {out}: the directory cannot be made ({error})'
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f'--out {out}: `{folder}` is not writable')
 
 
 def set_output(cfg: Config, out: str) -> None:
@@ -127,8 +178,10 @@ def merge_args(cfg: Config, args: argparse.Namespace) -> None:
     launch.set_scope_defaults(cfg)
     cfg.load_from = args.checkpoint
     cfg.resume = False
-    if args.out is not None and not is_pickle(args.out):
-        set_output(cfg, args.out)
+    if args.out is not None:
+        check_output(args.out)
+        if not is_pickle(args.out):
+            set_output(cfg, args.out)
     if args.show or args.show_dir is not None:
         set_visualization(cfg, args)
 
@@ -155,7 +208,10 @@ def main() -> None:
     try:
         cfg = launch.load_config(args.config, args.cfg_options)
         merge_args(cfg, args)
-    except (FileNotFoundError, ValueError) as error:
+        check_launcher(args.launcher)
+        if args.out is not None:
+            make_output(args.out)
+    except (FileNotFoundError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     prepare_distributed(cfg, args.launcher)
     runner = launch.build_runner(cfg, args.local_rank)

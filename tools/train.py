@@ -8,6 +8,7 @@ import argparse
 from mmengine.config import Config
 
 from mmssm.compat import (
+    check_launcher,
     finish_distributed,
     prepare_amp,
     prepare_distributed,
@@ -57,7 +58,7 @@ def merge_args(cfg: Config, args: argparse.Namespace) -> None:
         cfg.resume = True
         cfg.load_from = None
         if args.resume != 'auto':
-            launch.check_exists(args.resume)
+            launch.check_resumable(args.resume)
             cfg.load_from = args.resume
     if args.amp:
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
@@ -83,7 +84,8 @@ def main() -> None:
     try:
         cfg = launch.load_config(args.config, args.cfg_options)
         merge_args(cfg, args)
-    except (FileNotFoundError, ValueError) as error:
+        check_launcher(args.launcher)
+    except (FileNotFoundError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     prepare_distributed(cfg, args.launcher)
     launch.build_runner(cfg, args.local_rank).train()

@@ -6,13 +6,17 @@ mmseg and mmdet.
 """
 
 import argparse
+import inspect
+import logging
 import os
-import pickle
+import warnings
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+import yaml
 from mmengine.config import Config, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.device import is_cuda_available
@@ -26,6 +30,30 @@ from mmssm.compat.distributed import LAUNCHERS
 
 if TYPE_CHECKING:
     from mmengine.runner import Runner
+
+# Read from a config without being arguments of mmengine's Runner.
+OTHER_SETTINGS = ('find_unused_parameters', 'runner_type')
+
+
+class _OptionsAction(DictAction):
+    """mmengine's action with errors of argparse instead of tracebacks."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Sequence[str],
+        option_string: str | None = None,
+    ) -> None:
+        for pair in values:
+            if not pair.partition('=')[0] or '=' not in pair:
+                raise argparse.ArgumentError(
+                    self, f'{pair!r} is not of the form KEY=VALUE'
+                )
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except AssertionError as error:  # brackets that do not match
+            raise argparse.ArgumentError(self, str(error)) from error
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +70,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=DictAction,
+        action=_OptionsAction,
         metavar='KEY=VALUE',
         help='settings to override, for example optim_wrapper.optimizer.lr='
         '0.01; lists as key="[a,b]" or key=a,b, without white space',
@@ -149,11 +177,42 @@ def load_config(name: str, options: dict | None = None) -> Config:
 
     Raises:
         FileNotFoundError: There is no such config.
+        ValueError: The file is no config, or an option does not fit it.
     """
-    cfg = Config.fromfile(find_config(name))
+    path = find_config(name)
+    try:
+        cfg = Config.fromfile(path)
+    except (OSError, SyntaxError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(
+            f'config `{path}` cannot be read ({type(error).__name__}: {error})'
+        ) from error
     if options is not None:
-        cfg.merge_from_dict(options)
+        _warn_of_new_settings(cfg, options)
+        try:
+            cfg.merge_from_dict(options)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f'--cfg-options do not fit `{path}`: {error.args[0]}'
+            ) from error
     return cfg
+
+
+def _warn_of_new_settings(cfg: Config, options: dict[str, Any]) -> None:
+    """Warn of options that neither the config nor the Runner knows."""
+    names = {key.partition('.')[0] for key in options}
+    if names <= set(cfg):
+        return
+    from mmengine.runner import Runner
+
+    known = {*cfg, *inspect.signature(Runner).parameters, *OTHER_SETTINGS}
+    for name in sorted(names - known):
+        near = get_close_matches(name, known, n=1)
+        hint = f'; did you mean `{near[0]}`?' if near else ''
+        warnings.warn(
+            f'--cfg-options sets `{name}`, which the config does not have'
+            f'{hint}',
+            stacklevel=3,
+        )
 
 
 def set_work_dir(cfg: Config, work_dir: str | None, config: str) -> None:
@@ -242,12 +301,53 @@ def _shorten(names: list[str]) -> str:
     return ', '.join(names[:3]) + more
 
 
+def _read_checkpoint(checkpoint: str) -> Any:
+    """Return what a checkpoint holds, on the CPU."""
+    from mmengine.runner import CheckpointLoader
+
+    try:
+        return CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
+    except OSError:
+        raise
+    # Bytes that are no pickle can raise anything.
+    except Exception as error:
+        raise ValueError(
+            f'`{checkpoint}` is not a checkpoint of PyTorch, or is not '
+            f'complete ({type(error).__name__}: {error})'
+        ) from error
+
+
+def check_resumable(checkpoint: str) -> None:
+    """Check that a training can go on from a checkpoint.
+
+    Args:
+        checkpoint (str): Path or URL.
+
+    Raises:
+        FileNotFoundError: It is a path and there is no such file.
+        ValueError: It is no checkpoint, or one of weights alone.
+    """
+    check_exists(checkpoint)
+    content = _read_checkpoint(checkpoint)
+    is_dict = isinstance(content, dict)
+    needed = ('state_dict', 'meta', 'message_hub')
+    missing = [k for k in needed if not is_dict or k not in content]
+    if missing:
+        raise ValueError(
+            f'`{checkpoint}` holds no state of a training to go on from (it '
+            f'lacks {", ".join(missing)}); a training starts from weights '
+            'alone with --cfg-options load_from=FILE'
+        )
+
+
 def load_weights(model: nn.Module, checkpoint: str) -> None:
     """Load weights into a model and refuse those of another model.
 
     mmengine only logs what does not match, and a test then scores random
-    weights. Weights of the checkpoint that the model lacks are logged: they
-    may belong to a part that is used in training only.
+    weights. A phase recognizer takes only weights that fit entirely: what it
+    lacks belongs to another recognizer. For the models of the parent
+    libraries such weights are logged: they may belong to a part that is used
+    in training only.
 
     Args:
         model (nn.Module): Model to fill.
@@ -255,16 +355,13 @@ def load_weights(model: nn.Module, checkpoint: str) -> None:
 
     Raises:
         ValueError: The file is no checkpoint, or lacks weights of the model
-            or has them in other shapes.
+            or has them in other shapes; for a phase recognizer also if it
+            has weights that the model lacks.
     """
-    from mmengine.runner import CheckpointLoader
+    from mmssm.apis.loading import load_exactly
+    from mmssm.models.recognizers import PhaseRecognizer
 
-    try:
-        content = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(
-            f'`{checkpoint}` is not a checkpoint of PyTorch: {error}'
-        ) from error
+    content = _read_checkpoint(checkpoint)
     is_dict = isinstance(content, dict)
     state = content.get('state_dict', content) if is_dict else {}
     is_state = all(isinstance(v, torch.Tensor) for v in state.values())
@@ -277,6 +374,9 @@ def load_weights(model: nn.Module, checkpoint: str) -> None:
         )
     # Saved from inside a data-parallel wrapper.
     state = {key.removeprefix('module.'): state[key] for key in state}
+    if isinstance(model, PhaseRecognizer):
+        load_exactly(model, {'state_dict': state}, f'`{checkpoint}`')
+        return
     try:
         result = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -298,7 +398,10 @@ def load_weights(model: nn.Module, checkpoint: str) -> None:
         )
     if result.unexpected_keys:
         print_log(
-            f'Weights of `{checkpoint}` that the model lacks: '
-            f'{_shorten(result.unexpected_keys)}',
+            f'{len(result.unexpected_keys)} weights of `{checkpoint}` are '
+            'not in the model and are left out: '
+            f'{_shorten(result.unexpected_keys)}. Is it the checkpoint of '
+            'this config?',
             logger='current',
+            level=logging.WARNING,
         )

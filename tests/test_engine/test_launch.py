@@ -1,14 +1,18 @@
 """What the runner tools share."""
 
 import argparse
+import logging
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from torch import nn
 
 from mmssm.engine import launch
+from mmssm.models.recognizers import PhaseRecognizer
 
 
 def test_find_config_takes_paths_and_packages(
@@ -53,7 +57,7 @@ def test_find_config_suggests_near_names(
 
 def test_load_config_applies_options(tmp_path: Path) -> None:
     path = tmp_path / 'c.py'
-    path.write_text('optimizer = dict(lr=0.1, momentum=0.9)\n')
+    path.write_text('optimizer = dict(lr=0.1, momentum=0.9)\nsteps = []\n')
     parser = argparse.ArgumentParser()
     launch.add_config_arguments(parser)
     args = parser.parse_args(
@@ -62,6 +66,76 @@ def test_load_config_applies_options(tmp_path: Path) -> None:
     cfg = launch.load_config(args.config, args.cfg_options)
     assert cfg.optimizer == dict(lr=0.5, momentum=0.9)
     assert cfg.steps == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ('option', 'message'),
+    [
+        ('foo', "'foo' is not of the form KEY=VALUE"),
+        ('=1', "'=1' is not of the form KEY=VALUE"),
+        ('a=[1,(2]', 'Imbalanced brackets'),
+    ],
+)
+def test_options_that_are_none(
+    capsys: pytest.CaptureFixture, option: str, message: str
+) -> None:
+    parser = argparse.ArgumentParser()
+    launch.add_config_arguments(parser)
+    with pytest.raises(SystemExit) as exit_info:
+        parser.parse_args(['c.py', '--cfg-options', 'b=1', option])
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err.partition(': error: ')[2]
+    assert '--cfg-options' in error and message in error
+
+
+def test_misspelt_settings_are_told(tmp_path: Path) -> None:
+    path = tmp_path / 'c.py'
+    path.write_text('train_dataloader = dict(batch_size=2)\n')
+    with pytest.warns(UserWarning, match='did you mean `train_dataloader`'):
+        launch.load_config(str(path), {'train_dataloder.batch_size': 1})
+    with pytest.warns(UserWarning, match='`xyz`, which the .* not have$'):
+        launch.load_config(str(path), {'xyz': 1})
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)
+        # The config does not have the second, but the Runner knows it.
+        options = {'train_dataloader.batch_size': 1, 'load_from': 'a.pth'}
+        cfg = launch.load_config(str(path), options)
+    assert cfg.train_dataloader.batch_size == 1
+
+
+@pytest.mark.parametrize(
+    ('option', 'message'),
+    [
+        ({'a.b.c': 1}, 'do not fit .*cannot inherit'),
+        ({'a.d.7.e': 1}, 'Index 7 exceeds'),
+    ],
+)
+def test_options_that_do_not_fit(
+    tmp_path: Path, option: dict, message: str
+) -> None:
+    path = tmp_path / 'c.py'
+    path.write_text('a = dict(b=1, d=[dict(e=2)])\n')
+    with pytest.raises(ValueError, match=message):
+        launch.load_config(str(path), option)
+
+
+@pytest.mark.parametrize(
+    ('name', 'text'),
+    [
+        ('c.txt', 'hello'),
+        ('c.py', 'a = ('),
+        ('c.yaml', 'a: ['),
+        ('c.json', '{'),
+        ('c.py', "_base_ = ['./none.py']"),
+    ],
+)
+def test_files_that_are_no_configs(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf'{name}` cannot be read \('):
+        launch.load_config(str(path))
 
 
 @pytest.mark.parametrize(
@@ -143,10 +217,58 @@ def test_load_weights_refuses_other_models(tmp_path: Path) -> None:
         launch.load_weights(_model(), shape)
 
 
+def test_load_weights_tells_what_it_leaves_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = {**_model().state_dict(), 'extra.weight': torch.zeros(1)}
+    logger = MMLogger.get_current_instance()
+    logger.addHandler(caplog.handler)
+    launch.load_weights(_model(), _save(tmp_path / 'a.pth', state))
+    logger.removeHandler(caplog.handler)
+    (record,) = [r for r in caplog.records if 'extra' in r.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert '1 weights of' in record.getMessage()
+
+
+def test_recognizers_take_weights_that_fit_entirely(tmp_path: Path) -> None:
+    class Recognizer(PhaseRecognizer):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.head = nn.Linear(3, 2)
+
+    source, model = Recognizer(), Recognizer()
+    state = source.state_dict()
+    launch.load_weights(model, _save(tmp_path / 'a.pth', state))
+    assert torch.equal(model.head.weight, source.head.weight)
+    state['temporal.angle'] = torch.zeros(1)
+    del state['head.bias']
+    other = _save(tmp_path / 'b.pth', {'state_dict': state})
+    with pytest.raises(ValueError, match='b.pth` does not fit') as info:
+        launch.load_weights(model, other)
+    message = str(info.value)
+    assert '1 keys not in the model: temporal.angle' in message
+    assert '1 keys missing in the checkpoint: head.bias' in message
+    assert 'Use the config that the checkpoint was trained with' in message
+
+
+def test_resuming_needs_the_state_of_a_training(tmp_path: Path) -> None:
+    state = dict(state_dict={'a': torch.zeros(1)}, meta={}, message_hub={})
+    launch.check_resumable(_save(tmp_path / 'a.pth', state))
+    del state['message_hub']
+    weights = _save(tmp_path / 'b.pth', state)
+    with pytest.raises(ValueError, match=r'lacks message_hub.*load_from=FI'):
+        launch.check_resumable(weights)
+    (tmp_path / 'c.pth').write_text('hello\n')
+    with pytest.raises(ValueError, match='c.pth` is not a checkpoint'):
+        launch.check_resumable(str(tmp_path / 'c.pth'))
+
+
 def test_load_weights_refuses_other_files(tmp_path: Path) -> None:
-    (tmp_path / 'a.pth').write_text('not a checkpoint')
-    with pytest.raises(ValueError, match='is not a checkpoint of PyTorch'):
-        launch.load_weights(_model(), str(tmp_path / 'a.pth'))
+    path = tmp_path / 'a.pth'
+    for text in ('not a checkpoint', 'hello\n', 'a: [\n', ''):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r'a.pth` is not a checkpoint'):
+            launch.load_weights(_model(), str(path))
     authors = _save(tmp_path / 'b.pth', {'model': {'w': torch.zeros(1)}})
     with pytest.raises(ValueError, match='keys: model.*model_converters'):
         launch.load_weights(_model(), authors)

@@ -12,6 +12,8 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 
+import mmssm.models  # noqa: F401
+from mmssm.registry import MODELS
 from tests.test_tools import tiny_projects
 from tests.test_tools.commands import (
     TOOLS,
@@ -217,9 +219,31 @@ def test_detector_trains_on_the_stand_in(tmp_path: Path) -> None:
         ('train.py', ['confg.py'], 'did you mean\n  config.py'),
         ('train.py', ['config.py', '--resume', 'x.pth'], 'checkpoint `x.pth`'),
         ('test.py', ['config.py', 'work/iter_9.pth'], 'work/iter_2.pth'),
-        ('test.py', ['config.py', 'work/iter_2.pth', '--out', 'x'], '.pkl'),
+        ('train.py', ['config.py', '--resume', 'bare.txt'], '`bare.txt` is'),
+        ('test.py', ['config.py', 'bare.txt'], '`bare.txt` is not a check'),
+        (
+            'train.py',
+            ['config.py', '--launcher', 'slurm'],
+            'SLURM_NODELIST, SLURM_PROCID',
+        ),
+        (
+            'test.py',
+            ['config.py', 'work/iter_2.pth', '--launcher', 'mpi'],
+            'OMPI_COMM_WORLD_RANK',
+        ),
+        ('train.py', ['config.py', '--cfg-options', 'foo'], 'KEY=VALUE'),
+        ('misc/print_config.py', ['bare.txt'], '`bare.txt` cannot be read'),
+        (
+            'misc/print_config.py',
+            ['config.py', '--save-path', 'none/x.py'],
+            "No such file or directory: 'none/x.py'",
+        ),
+        (
+            'misc/print_config.py',
+            ['config.py', '--save-path', 'x.txt'],
+            'ending in one of .py',
+        ),
     ],
-    ids=['config', 'resume', 'checkpoint', 'out'],
 )
 def test_mistakes_are_explained(
     trained: Path,
@@ -229,12 +253,57 @@ def test_mistakes_are_explained(
     args: list[str],
     message: str,
 ) -> None:
+    (trained / 'bare.txt').write_text('hello\n')
     monkeypatch.chdir(trained)
+    for variable in ('SLURM_NODELIST', 'OMPI_COMM_WORLD_RANK'):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(sys, 'argv', [name, *args])
     with pytest.raises(SystemExit) as exit_info:
         runpy.run_path(str(TOOLS / name), run_name='__main__')
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err.partition(': error: ')[2]
+
+
+@pytest.mark.parametrize(
+    ('out', 'message'),
+    [
+        ('new', 'no metric of this config writes predictions to one'),
+        ('file', 'is a file of another kind; expected a directory'),
+        ('p.json', 'is a file of another kind; expected a directory'),
+        ('folder.pkl', 'is a directory; expected a file'),
+        ('file/p.pkl', 'the directory cannot be made'),
+    ],
+)
+def test_output_is_checked_before_the_test(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    out: str,
+    message: str,
+) -> None:
+    (tmp_path / 'file').touch()
+    (tmp_path / 'folder.pkl').mkdir()
+    monkeypatch.chdir(tmp_path)
+    config, checkpoint = trained / 'config.py', trained / 'work/iter_2.pth'
+    argv = ['test.py', str(config), str(checkpoint), '--out', out]
+    monkeypatch.setattr(sys, 'argv', argv)
+    with pytest.raises(SystemExit) as exit_info:
+        runpy.run_path(str(TOOLS / 'test.py'), run_name='__main__')
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err.partition(': error: ')[2]
+    assert f'--out {out}' in error and message in error
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_output_may_be_a_directory_with_dots(tmp_path: Path) -> None:
+    tool_globals = runpy.run_path(str(TOOLS / 'test.py'))
+    (tmp_path / 'old.json').mkdir()
+    for name in ('old.json', 'predictions.v2/a', 'b/c.pkl'):
+        tool_globals['check_output'](str(tmp_path / name))
+        tool_globals['make_output'](str(tmp_path / name))
+    assert (tmp_path / 'predictions.v2/a').is_dir()
+    assert list((tmp_path / 'b').iterdir()) == []
 
 
 def test_auto_scale_lr_needs_a_batch_size(
@@ -263,6 +332,26 @@ def test_checkpoint_of_another_model_is_refused(trained: Path) -> None:
     assert result.returncode == 2
     error = result.stderr.partition('test.py: error: ')[2]
     assert 'size mismatch for head.fc.weight' in error
+
+
+def test_checkpoint_of_another_recognizer_is_refused(tmp_path: Path) -> None:
+    configs = TOOLS.parent / 'configs/surgical_mamba'
+    cfg = Config.fromfile(configs / 'surgical-mamba_tiny_sample.py')
+    cfg.model.backbone.init_cfg = None
+    model = MODELS.build(cfg.model)
+    torch.save({'state_dict': model.state_dict()}, tmp_path / 'mamba.pth')
+    result = run_unchecked(
+        sys.executable,
+        TOOLS / 'test.py',
+        configs / 'framewise_tiny_sample.py',
+        'mamba.pth',
+        cwd=tmp_path,
+    )
+    assert result.returncode == 2, result.stdout + result.stderr
+    error = result.stderr.partition('test.py: error: ')[2]
+    assert '`mamba.pth` does not fit' in error
+    assert 'keys not in the model: ' in error
+    assert 'Use the config that the checkpoint was trained with' in error
 
 
 def test_print_config_merges_bases(tmp_path: Path) -> None:

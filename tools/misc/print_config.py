@@ -5,9 +5,12 @@ cityscapes-512x1024.py
 """
 
 import argparse
+from pathlib import Path
 
 from mmssm.compat import prepare_environment
 from mmssm.engine import launch
+
+CONFIG_SUFFIXES = ('.py', '.yml', '.yaml', '.json')
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -25,13 +28,19 @@ def main() -> None:
     prepare_environment()
     parser = build_parser()
     args = parser.parse_args()
+    path = args.save_path
+    if path is not None and Path(path).suffix not in CONFIG_SUFFIXES:
+        parser.error(
+            f'--save-path {path}: expected a name ending in one of '
+            f'{", ".join(CONFIG_SUFFIXES)}'
+        )
     try:
         cfg = launch.load_config(args.config, args.cfg_options)
-    except FileNotFoundError as error:
+        if path is not None:
+            cfg.dump(path)
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(cfg.pretty_text)
-    if args.save_path is not None:
-        cfg.dump(args.save_path)
 
 
 if __name__ == '__main__':
