@@ -1,10 +1,12 @@
 """Fixtures and rules of all tests."""
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from mmengine.registry import DefaultScope
 
 from mmssm.compat import prepare_environment
 
@@ -19,6 +21,13 @@ def fixed_seed() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_default_scope() -> Iterator[None]:
+    """Keep the scope that a test's Runner sets from the tests after it."""
+    with DefaultScope.overwrite_default_scope('mmssm'):
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
