@@ -131,6 +131,9 @@ class TemporalState:
                 f'{batch_size} streams'
             )
 
+        if not bool(mask.any()):
+            return self
+
         def zero(t: Tensor) -> Tensor:
             lanes = mask.to(t.device).view(-1, *[1] * (t.ndim - 1))
             return t.masked_fill(lanes, 0)
