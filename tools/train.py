@@ -61,6 +61,11 @@ def merge_args(cfg: Config, args: argparse.Namespace) -> None:
             launch.check_resumable(args.resume)
             cfg.load_from = args.resume
     if args.amp:
+        if not cfg.get('optim_wrapper'):
+            raise ValueError(
+                '--amp needs an `optim_wrapper` in the config, and this one '
+                'has none'
+            )
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     prepare_amp(cfg)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from mmssm.engine.launch import check_exists, load_config
 from mmssm.registry import DATASETS, MODELS
+from mmssm.utils import require
 
 _NUM_SHOWN = 5
 
@@ -156,6 +156,10 @@ def load_checkpoint_file(checkpoint: str | Path) -> dict:
         ValueError: If it is no checkpoint.
     """
     check_exists(str(checkpoint))
+    # mmengine.runner imports OpenCV, which a base install lacks.
+    require('cv2', extra='video', used_by="mmengine's checkpoint loader")
+    from mmengine.runner import CheckpointLoader
+
     try:
         saved = CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu')
     except OSError:

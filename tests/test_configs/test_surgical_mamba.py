@@ -161,9 +161,10 @@ def test_schedule_follows_the_published_factors():
         golden.out['lr_factor'].tolist(),
         strict=True,
     ):
-        # Ours is through with the warm-up one step of 400 earlier.
+        # mmengine's warm-up of 400 steps ends one step earlier than theirs.
+        tolerance = 2e-5 if step >= 400 else 1.1 / 400
         step = min(step, 1999)
-        assert factors[step] == pytest.approx(expected, abs=1.1 / 400), step
+        assert factors[step] == pytest.approx(expected, abs=tolerance), step
 
 
 def test_parameter_groups():

@@ -83,7 +83,10 @@ def test_converter_reads_what_it_reverses(model, tmp_path):
 
 def test_converter_command(tmp_path):
     published = {
+        'visual_proj.0.bias': torch.zeros(4),
         'frame_norm.weight': torch.arange(4.0),
+        'blocks.0.ffn_norm.bias': torch.zeros(4),
+        'blocks.1.ffn_norm.bias': torch.zeros(4),
         'blocks.0.mamba._T_identity': torch.eye(2),
         'output_head.head.bias': torch.zeros(3),
     }
@@ -100,7 +103,7 @@ def test_converter_command(tmp_path):
 
     assert run(source, target).returncode == 0
     weights = torch.load(target, weights_only=True)['state_dict']
-    assert set(weights) == {'temporal.frame_norm.weight', 'head.fc.bias'}
+    assert len(weights) == 5 and 'head.fc.bias' in weights
     assert torch.equal(
         weights['temporal.frame_norm.weight'], torch.arange(4.0)
     )
@@ -114,6 +117,18 @@ def test_converter_command(tmp_path):
     failed = run(source, tmp_path / 'none.pth')
     assert failed.returncode != 0
     assert 'blocks.0.mamba.unheard_of' in failed.stderr
+    assert not (tmp_path / 'none.pth').exists()
+
+    del published['blocks.0.mamba.unheard_of']
+    del published['blocks.1.ffn_norm.bias']
+    published['blocks.1.ffn_norm.weight'] = torch.zeros(4)
+    torch.save({'model': published}, source)
+    failed = run(source, tmp_path / 'none.pth')
+    assert failed.returncode != 0
+    assert 'blocks.1.ffn_norm.bias' in failed.stderr
+    torch.save({'model': {}}, source)
+    failed = run(source, tmp_path / 'none.pth')
+    assert failed.returncode != 0 and 'visual_proj' in failed.stderr
     assert not (tmp_path / 'none.pth').exists()
 
     missing = run(tmp_path / 'nowhere.pth', target)

@@ -186,15 +186,26 @@ def test_configs_and_tools_are_installed(
     for name in ('configs', 'tools'):
         assert _relative_files(mim / name) == _relative_files(ROOT / name)
     # As a user of the package, from any directory.
-    config = next((ROOT / 'configs').rglob('*/*.py'))
-    name = config.relative_to(ROOT / 'configs')
+    names = sorted(
+        str(path.relative_to(ROOT / 'configs'))
+        for path in (ROOT / 'configs').rglob('*.py')
+        if '_base_' not in path.parts
+    )
+    assert len(names) >= 5
+    code = (
+        'from mmssm.engine.launch import load_config\n'
+        f'for name in {names}:\n'
+        "    print(load_config(f'mmssm::{name}').model.type)\n"
+    )
+    output = _run(installed, '-c', code, cwd=tmp_path)
+    assert output.split() == ['PhaseRecognizer'] * len(names)
     output = _run(
         installed,
         mim / 'tools/misc/print_config.py',
-        f'mmssm::{name}',
+        f'mmssm::{names[0]}',
         cwd=tmp_path,
     )
-    assert '=' in output
+    assert "type='PhaseRecognizer'" in output
 
 
 def test_editable_install_links(source: Path, tmp_path: Path) -> None:

@@ -78,9 +78,10 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f'{out_dir}: {info["num_train"]} training and {info["num_test"]} '
         f'test videos, {sum(info["num_frames"].values())} frames at 1 fps. '
-        'Best possible accuracy on the test videos with a memory of one '
-        f'frame {ceilings["frame"]:.2f}, of 64 frames '
-        f'{ceilings["clip"]:.2f}, of the whole video {ceilings["video"]:.2f}.'
+        'Best possible accuracy on the test videos from single frames '
+        f'{ceilings["frame"]:.2f}, with a memory emptied every 64 frames '
+        f'{ceilings["clip"]:.2f}, with the whole video '
+        f'{ceilings["video"]:.2f}.'
     )
     return 0
 

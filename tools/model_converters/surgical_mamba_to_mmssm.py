@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -189,6 +189,38 @@ def reverse(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return _rename(state_dict, [(ours, theirs) for theirs, ours in RULES])
 
 
+def check_complete(published: Iterable[str]) -> None:
+    """Check that a checkpoint holds a whole model.
+
+    Args:
+        published (Iterable[str]): Published names of its weights.
+
+    Raises:
+        KeyError: If a part of the model is missing, or if a block lacks
+            weights that another block has.
+    """
+    published = list(published)
+    parts = ('visual_proj', 'blocks', 'frame_norm', 'output_head')
+    missing = [
+        f'{part}.*'
+        for part in parts
+        if not any(key.startswith(f'{part}.') for key in published)
+    ]
+    blocks: dict[str, set[str]] = {}
+    for key in published:
+        match = re.fullmatch(r'blocks\.(\d+)\.(.+)', key)
+        if match and not IGNORED.fullmatch(key):
+            blocks.setdefault(match[1], set()).add(match[2])
+    everything = set().union(*blocks.values())
+    for number, names in blocks.items():
+        missing += sorted(f'blocks.{number}.{n}' for n in everything - names)
+    if missing:
+        raise KeyError(
+            f'{len(missing)} weights are missing, so this is not a whole '
+            'model: ' + ', '.join(missing)
+        )
+
+
 def load_weights(path: str | Path) -> dict[str, Tensor]:
     """Read a checkpoint's weights without running code from it.
 
@@ -262,6 +294,7 @@ def main() -> None:
     try:
         weights = load_weights(args.source)
         renamed = (reverse if args.reverse else convert)(weights)
+        check_complete(renamed if args.reverse else weights)
     except KeyError as error:
         # Its str() is the repr of the message.
         raise SystemExit(f'error: {args.source}: {error.args[0]}') from error

@@ -49,7 +49,7 @@ class SSDBlock(nn.Module):
             d_inner,
             d_state,
             d_conv,
-            dt_rank or math.ceil(d_model / 16),
+            math.ceil(d_model / 16) if dt_rank is None else dt_rank,
             chunk_size,
             rotation_rank=rotation_rank,
             headdim=headdim,

@@ -63,6 +63,10 @@ class SSDPath(nn.Module):
             values start with longer memory. Default: 0.
         headdim (int): Width of a head. Default: 64.
 
+    Raises:
+        ValueError: If a size is below 1, or if ``d_inner`` is no multiple of
+            ``headdim``.
+
     Source: SSD from Mamba2 (arXiv 2405.21060); path of SurgicalMamba (arXiv
     2605.14889, Algorithm 1). B and C have one group per head.
     """
@@ -107,7 +111,7 @@ class SSDPath(nn.Module):
         # Holds weight and bias; the padding is the carried conv_state.
         self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner)
         self.x_proj = nn.Linear(
-            cond_channels or d_inner,
+            d_inner if cond_channels is None else cond_channels,
             dt_rank + 2 * self.num_heads * d_state,
             bias=False,
         )

@@ -56,11 +56,11 @@ class PhaseRecognizer(BaseModel):
     ordinary mmengine loop.
 
     Args:
-        backbone (dict): Config of the visual backbone, images ``(n, 3,
-            height, width)`` to a feature map, a feature vector or a tuple
-            whose last entry is used.
         temporal (dict): Config of the temporal model.
         head (dict): Config of the phase head.
+        backbone (dict, optional): Config of the visual backbone, images ``(n,
+            3, height, width)`` to a feature map, a feature vector or a tuple
+            whose last entry is used. Default: ConvNeXt-T of timm.
         clip_len (int): Frames per clip, in training, testing and streaming.
             Default: 128.
         backbone_batch_size (int): Most images the backbone sees at once when
@@ -69,14 +69,17 @@ class PhaseRecognizer(BaseModel):
             with ImageNet's mean and std.
         init_cfg (dict, optional): mmengine initialisation config.
 
+    Raises:
+        ValueError: If ``clip_len`` is below 1.
+
     Source: SurgicalMamba (S. Oh, S. Sun, arXiv 2605.14889).
     """
 
     def __init__(
         self,
-        backbone: dict,
         temporal: dict,
         head: dict,
+        backbone: dict | None = None,
         clip_len: int = 128,
         backbone_batch_size: int = 64,
         data_preprocessor: dict | None = None,
@@ -89,7 +92,9 @@ class PhaseRecognizer(BaseModel):
             data_preprocessor or dict(type='mmssm.PhaseDataPreprocessor')
         )
         super().__init__(preprocessor, init_cfg)
-        self.backbone = MODELS.build(backbone)
+        self.backbone = MODELS.build(
+            backbone or dict(type='mmssm.TimmBackbone')
+        )
         self.temporal = MODELS.build(temporal)
         self.head = MODELS.build(head)
         self.clip_len = clip_len
@@ -138,7 +143,19 @@ class PhaseRecognizer(BaseModel):
     def loss(
         self, inputs: Tensor, data_samples: list[PhaseDataSample]
     ) -> dict[str, Tensor]:
-        """Compute the losses of one truncation window; see the head."""
+        """Compute the losses of one truncation window; see the head.
+
+        Args:
+            inputs (Tensor): As in :meth:`forward`.
+            data_samples (list[PhaseDataSample]): One per lane.
+
+        Returns:
+            dict: Losses and the accuracy of the window.
+
+        Raises:
+            ValueError: If a label is beyond the head's phases, or if a lane
+                continues a video that the recognizer has not seen.
+        """
         logits, intensity = self._run_carried('loss', inputs, data_samples)
         labels = torch.stack([sample.gt_phase for sample in data_samples])
         if labels.numel() and int(labels.max()) >= self.num_classes:

@@ -28,6 +28,10 @@ class PlainMamba2(SSDStackModel):
         carry_state (bool): False: no memory across clips. Default: True.
         init_cfg (dict, optional): mmengine initialisation config.
 
+    Raises:
+        ValueError: If a size is below 1, or if ``expand * d_model`` is no
+            multiple of ``headdim``.
+
     Source: Mamba2 (arXiv 2405.21060); SurgicalMamba (arXiv 2605.14889).
     """
 

@@ -54,6 +54,10 @@ class SurgicalMamba(BaseTemporalModel):
         carry_state (bool): False: no memory across clips. Default: True.
         init_cfg (dict, optional): mmengine initialisation config.
 
+    Raises:
+        ValueError: If a size is below 1, if ``expand * d_model`` is no
+            multiple of ``headdim``, or if the switches leave no path.
+
     Source: SurgicalMamba (S. Oh, S. Sun, arXiv 2605.14889).
     """
 
@@ -87,7 +91,7 @@ class SurgicalMamba(BaseTemporalModel):
         self.blocks = nn.ModuleList(
             DualPathBlock(
                 d_model,
-                d_state_slow=d_state_slow or d_state,
+                d_state_slow=d_state if d_state_slow is None else d_state_slow,
                 d_state_fast=d_state,
                 d_conv=d_conv,
                 expand=expand,
