@@ -1,0 +1,1 @@
+"""Cases of the ahead-of-time gate, one module ``CASES`` per operator."""
