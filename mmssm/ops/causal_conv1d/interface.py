@@ -88,7 +88,7 @@ def causal_conv1d(
     history = weight.shape[1] - 1
     axes = '(batch, dim, width - 1)'
     check_shape('initial_states', initial_states, axes, (batch, dim, history))
-    backend = choose_backend('causal_conv1d', backend, x.device, _AVAILABLE)
+    backend = choose_backend('causal_conv1d', backend, x, _AVAILABLE)
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
         if length == 0:

@@ -78,9 +78,7 @@ def cayley_rotate(
     axes = '(batch, heads, state, rank)'
     check_shape('U', U, axes, (batch, heads, d_state, U.shape[-1]))
     _check_planes(U, V, theta)
-    backend = choose_backend(
-        'cayley_rotate', backend, state.device, _AVAILABLE
-    )
+    backend = choose_backend('cayley_rotate', backend, state, _AVAILABLE)
     dtype = working_dtype(state.dtype)
     with autocast_off(state):
         return _IMPLEMENTATIONS[backend](

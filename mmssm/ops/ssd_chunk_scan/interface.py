@@ -36,6 +36,7 @@ def ssd_chunk_scan(
     z: Tensor | None = None,
     dt_bias: Tensor | None = None,
     initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
     dt_softplus: bool = False,
     return_final_states: bool = False,
     backend: str | None = None,
@@ -71,6 +72,12 @@ def ssd_chunk_scan(
         dt_bias (Tensor, optional): Added to ``dt``, shape ``(heads,)``.
         initial_states (Tensor, optional): State before the first frame, shape
             ``(batch, heads, headdim, state)``. Default: zero.
+        seq_idx (Tensor, optional): Number of the sequence that a frame
+            belongs to, for sequences packed one after the other; any integer
+            dtype, shape ``(batch, length)``. Only where it changes counts:
+            there the state is set to zero before the new frame. The initial
+            state belongs to the first frame's sequence. Default: one
+            sequence.
         dt_softplus (bool): Whether softplus is applied to ``dt`` (after
             ``dt_bias``). Default: False.
         return_final_states (bool): Whether the state after the last frame is
@@ -127,7 +134,7 @@ def ssd_chunk_scan(
     check_shape('z', z, '(batch, length, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[2])
     _check_state('initial_states', initial_states, x, B)
-    backend = choose_backend('ssd_chunk_scan', backend, x.device, _AVAILABLE)
+    backend = choose_backend('ssd_chunk_scan', backend, x, _AVAILABLE)
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
         state = initial_states
@@ -222,7 +229,7 @@ def ssd_step(
     check_shape('z', z, '(batch, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[1])
     _check_state('state', state, x, B)
-    backend = choose_backend('ssd_step', backend, x.device, _AVAILABLE)
+    backend = choose_backend('ssd_step', backend, x, _AVAILABLE)
     step = ssd_step_reference if backend == 'reference' else ssd_step_torch
     dtype = working_dtype(x.dtype)
     with autocast_off(x):

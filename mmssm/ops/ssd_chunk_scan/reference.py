@@ -44,6 +44,7 @@ def ssd_chunk_scan_reference(
     B: Tensor,
     C: Tensor,
     state: Tensor,
+    changes: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Scan frame by frame; all tensors in the working dtype.
 
@@ -54,18 +55,35 @@ def ssd_chunk_scan_reference(
         B (Tensor): ``(batch, length, groups, state)``.
         C (Tensor): ``(batch, length, groups, state)``.
         state (Tensor): Initial state ``(batch, heads, headdim, state)``.
+        changes (Tensor, optional): See `sequence_changes`.
 
     Returns:
         tuple[Tensor, Tensor]: Output like ``x`` and the final state.
     """
     outputs = []
+    if changes is None:
+        resets = [None] * x.shape[1]
+    else:
+        resets = changes[..., None, None, None].unbind(1)
     # Unbound once: a slice per frame would cost a full-size zero tensor per
     # frame in the backward pass.
-    frames = zip(*(t.unbind(1) for t in (x, dt, B, C)), strict=True)
-    for x_t, dt_t, B_t, C_t in frames:
+    frames = zip(*(t.unbind(1) for t in (x, dt, B, C)), resets, strict=True)
+    for x_t, dt_t, B_t, C_t, reset in frames:
+        if reset is not None:
+            state = state.masked_fill(reset, 0)
         y_t, state = ssd_step_reference(state, x_t, dt_t, A, B_t, C_t)
         outputs.append(y_t)
     return torch.stack(outputs, dim=1), state
+
+
+def sequence_changes(seq_idx: Tensor | None) -> Tensor | None:
+    """Where a new sequence starts: bool ``(batch, length)``.
+
+    False for the first frame, which continues the initial state.
+    """
+    if seq_idx is None:
+        return None
+    return F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0))
 
 
 def step_size(

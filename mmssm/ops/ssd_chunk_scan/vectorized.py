@@ -32,6 +32,7 @@ def ssd_chunk_scan_torch(
     B: Tensor,
     C: Tensor,
     state: Tensor | None,
+    changes: Tensor | None,
     chunk_size: int,
     return_final_states: bool,
 ) -> tuple[Tensor, Tensor | None]:
@@ -45,6 +46,7 @@ def ssd_chunk_scan_torch(
         C (Tensor): ``(batch, length, groups, state)``.
         state (Tensor, optional): Initial state
             ``(batch, heads, headdim, state)``; None is zero.
+        changes (Tensor, optional): See `sequence_changes`.
         chunk_size (int): Frames per chunk.
         return_final_states (bool): Whether the final state is wanted.
 
@@ -61,7 +63,9 @@ def ssd_chunk_scan_torch(
         return y.unsqueeze(1), state
     log_decay = dt * A
     if length <= chunk_size:
-        return _one_chunk(x, dt, log_decay, B, C, state, return_final_states)
+        return _one_chunk(
+            x, dt, log_decay, B, C, state, changes, return_final_states
+        )
 
     chunks = -(-length // chunk_size)
     padding = chunks * chunk_size - length
@@ -73,7 +77,11 @@ def ssd_chunk_scan_torch(
         return t.reshape(batch * chunks, chunk_size, *t.shape[2:])
 
     x, dt, log_decay, B, C = map(split, (x, dt, log_decay, B, C))
-    y, update, from_start, total = _inside(x, dt, log_decay, B, C, True)
+    if changes is not None:
+        changes = split(changes)
+    y, update, from_start, total = _inside(
+        x, dt, log_decay, B, C, changes, True
+    )
 
     # State at the start of every chunk: the only sequential part.
     update = update.view(batch, chunks, heads, headdim, B.shape[-1])
@@ -96,10 +104,11 @@ def _one_chunk(
     B: Tensor,
     C: Tensor,
     state: Tensor | None,
+    changes: Tensor | None,
     return_final_states: bool,
 ) -> tuple[Tensor, Tensor | None]:
     y, update, from_start, total = _inside(
-        x, dt, log_decay, B, C, return_final_states
+        x, dt, log_decay, B, C, changes, return_final_states
     )
     if state is not None:
         y = y + _read(state, C, from_start)
@@ -114,6 +123,7 @@ def _inside(
     log_decay: Tensor,
     B: Tensor,
     C: Tensor,
+    changes: Tensor | None,
     with_update: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Run every chunk from a zero state.
@@ -124,13 +134,15 @@ def _inside(
         log_decay (Tensor): dt A, like ``dt``.
         B (Tensor): ``(chunks, length, groups, state)``.
         C (Tensor): ``(chunks, length, groups, state)``.
+        changes (Tensor, optional): Where a sequence starts,
+            ``(chunks, length)``.
         with_update (bool): Whether to compute the state at the end.
 
     Returns:
         tuple: Output like ``x``; state at the end
         ``(chunks, heads, headdim, state)`` or None; decay from the start of
         the chunk to each frame ``(chunks, heads, length)``; decay of the
-        whole chunk ``(chunks, heads)``.
+        whole chunk ``(chunks, heads)``. A decay over a change is zero.
     """
     chunks, length, heads, headdim = x.shape
     groups, d_state = B.shape[2:]
@@ -141,14 +153,22 @@ def _inside(
     sums = log_decay.transpose(1, 2).double().cumsum(-1)
     # (chunks, groups, length, length), one for all heads of the group
     scores = torch.matmul(C.permute(0, 2, 1, 3), B.permute(0, 2, 3, 1))
-    mixing = DecayedScores.apply(scores, sums)
+    # Frames of a chunk with the same count are of the same sequence.
+    count = None
+    if changes is not None:
+        count = changes.unsqueeze(1).cumsum(-1, dtype=torch.int32)
+    mixing = DecayedScores.apply(scores, sums, count)
     scaled = (x * dt.unsqueeze(-1)).transpose(1, 2)
     y = torch.matmul(mixing, scaled).transpose(1, 2)
     from_start = sums.to(x.dtype).exp()
+    if count is not None:
+        from_start = from_start.masked_fill(count != 0, 0)
     total = from_start[..., -1]
     update = None
     if with_update:
         to_end = (sums[..., -1:] - sums).to(x.dtype).exp()
+        if count is not None:
+            to_end = to_end.masked_fill(count != count[..., -1:], 0)
         weighted = (scaled * to_end.unsqueeze(-1)).transpose(-1, -2)
         weighted = weighted.reshape(chunks, groups, group_width, length)
         update = torch.matmul(weighted, B.transpose(1, 2))
@@ -164,20 +184,26 @@ class DecayedScores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, scores: Tensor, sums: Tensor) -> Tensor:
-        """Compute ``scores[i, j] * exp(sums[i] - sums[j])``, zero for j > i.
+    def forward(
+        ctx, scores: Tensor, sums: Tensor, count: Tensor | None
+    ) -> Tensor:
+        """Compute ``scores[i, j] * exp(sums[i] - sums[j])``.
+
+        It is zero for j > i and where the counts differ.
 
         Args:
             ctx: Autograd context.
             scores (Tensor): ``(chunks, groups, length, length)``.
             sums (Tensor): Running sums of the log decay,
                 ``(chunks, heads, length)``, float64.
+            count (Tensor, optional): Number of the sequence in its chunk,
+                ``(chunks, 1, length)``.
 
         Returns:
             Tensor: ``(chunks, heads, length, length)``.
         """
         groups = scores.shape[1]
-        decay = _decay_between(sums, scores.dtype)
+        decay = _decay_between(sums, count, scores.dtype)
         grouped = decay.unflatten(1, (groups, decay.shape[1] // groups))
         mixing = (grouped * scores.unsqueeze(2)).view_as(decay)
         ctx.save_for_backward(decay, mixing)
@@ -186,7 +212,7 @@ class DecayedScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients of ``scores`` and ``sums``."""
         decay, mixing = ctx.saved_tensors
         grad_scores = grad_sums = None
@@ -200,11 +226,13 @@ class DecayedScores(torch.autograd.Function):
             # to cancel exactly, or fast heads get a noise gradient.
             grad_sums = product.sum(-1, dtype=torch.float64)
             grad_sums -= product.sum(-2, dtype=torch.float64)
-        return grad_scores, grad_sums
+        return grad_scores, grad_sums, None
 
 
-def _decay_between(sums: Tensor, dtype: torch.dtype) -> Tensor:
-    """``exp(sums[i] - sums[j])`` for j <= i, else zero, without float64."""
+def _decay_between(
+    sums: Tensor, count: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """``exp(sums[i] - sums[j])`` or zero, without a matrix in float64."""
     length = sums.shape[-1]
     high = sums.to(dtype)
     between = high.unsqueeze(-1) - high.unsqueeze(-2)
@@ -216,6 +244,8 @@ def _decay_between(sums: Tensor, dtype: torch.dtype) -> Tensor:
     mask = torch.ones(
         length, length, dtype=torch.bool, device=sums.device
     ).triu_(1)
+    if count is not None:
+        mask = mask | (count.unsqueeze(-1) != count.unsqueeze(-2))
     # Masked before exp, which would overflow above the diagonal.
     return between.masked_fill_(mask, -torch.inf).exp_()
 
