@@ -1,5 +1,6 @@
 """Public functions of the SSD recurrence: shapes, checks, dispatch."""
 
+import torch
 from torch import Tensor
 
 from mmssm.ops.checks import (
@@ -12,6 +13,7 @@ from mmssm.ops.checks import (
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.ssd_chunk_scan.reference import (
+    sequence_changes,
     skip_and_gate,
     ssd_chunk_scan_reference,
     ssd_step_reference,
@@ -23,6 +25,13 @@ from mmssm.ops.ssd_chunk_scan.vectorized import (
 )
 
 _AVAILABLE = ('reference', 'torch')
+_INTEGERS = (
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
 
 
 def ssd_chunk_scan(
@@ -96,8 +105,8 @@ def ssd_chunk_scan(
         never depends on later frames as long as those are finite.
 
     Raises:
-        TypeError: If a tensor is not real floating, or ``chunk_size`` is not
-            an int.
+        TypeError: If a tensor is not real floating (``seq_idx``: not of
+            integers), or ``chunk_size`` is not an int.
         ValueError: If a shape does not fit, or ``chunk_size`` is below 1.
         RuntimeError: If ``backend`` cannot serve this operator.
 
@@ -134,6 +143,7 @@ def ssd_chunk_scan(
     check_shape('z', z, '(batch, length, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[2])
     _check_state('initial_states', initial_states, x, B)
+    _check_seq_idx(seq_idx, batch, length)
     backend = choose_backend('ssd_chunk_scan', backend, x, _AVAILABLE)
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
@@ -149,11 +159,12 @@ def ssd_chunk_scan(
         x_work = x.to(dtype)
         dt = step_size(dt, dt_bias, dt_softplus, dtype)
         args = (x_work, dt, A.to(dtype), B.to(dtype), C.to(dtype))
+        changes = sequence_changes(seq_idx)
         if backend == 'reference':
-            y, state = ssd_chunk_scan_reference(*args, state)
+            y, state = ssd_chunk_scan_reference(*args, state, changes)
         else:
             y, state = ssd_chunk_scan_torch(
-                *args, state, chunk_size, return_final_states
+                *args, state, changes, chunk_size, return_final_states
             )
         y = skip_and_gate(y, x_work, D, z).to(x.dtype)
     return (y, state) if return_final_states else y
@@ -263,6 +274,20 @@ def _check_parameters(
         raise ValueError(
             f'`B` has {groups} groups; expected a divisor of heads = {heads}'
         )
+
+
+def _check_seq_idx(seq_idx: Tensor | None, batch: int, length: int) -> None:
+    if seq_idx is None:
+        return
+    if not isinstance(seq_idx, Tensor):
+        raise TypeError(
+            f'`seq_idx` is a {type(seq_idx).__name__}; expected a Tensor'
+        )
+    if seq_idx.dtype not in _INTEGERS:
+        raise TypeError(
+            f'`seq_idx` has dtype {seq_idx.dtype}; expected an integer dtype'
+        )
+    check_shape('seq_idx', seq_idx, '(batch, length)', (batch, length))
 
 
 def _check_state(
