@@ -18,26 +18,25 @@ def present(tensor: Tensor | None, like: Tensor) -> Tensor:
 
 
 def wanted(
-    needs: Sequence[bool], inputs: Sequence[Any], gradients: Sequence[Tensor]
+    needs: Sequence[bool], gradients: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """Keep the gradients of the inputs that are there and need one.
+    """Keep the gradients that are needed.
 
     Args:
-        needs (Sequence[bool]): ``ctx.needs_input_grad``, of all arguments.
-        inputs (Sequence): The leading arguments, those with a gradient.
-        gradients (Sequence[Tensor]): One for each of ``inputs``; empty where
-            the input is None.
+        needs (Sequence[bool]): ``ctx.needs_input_grad``, of all arguments;
+            False for those that are None.
+        gradients (Sequence[Tensor]): Of the leading arguments; the others
+            are no tensors.
 
     Returns:
         tuple: One entry for every argument.
     """
+    others = [None] * (len(needs) - len(gradients))
     kept = [
-        gradient if need and tensor is not None else None
-        for need, tensor, gradient in zip(
-            needs[: len(inputs)], inputs, gradients, strict=True
-        )
+        gradient if need else None
+        for need, gradient in zip(needs, gradients, strict=False)
     ]
-    return (*kept, *[None] * (len(needs) - len(inputs)))
+    return (*kept, *others)
 
 
 def forbid_second_derivative(op: CustomOpDef, name: str) -> None:

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmssm.ops.causal_conv1d.autograd import causal_conv1d_op
 from mmssm.ops.causal_conv1d.reference import causal_conv1d_reference
-from mmssm.ops.causal_conv1d.vectorized import causal_conv1d_torch
 from mmssm.ops.checks import (
     check_floating,
     check_floating_or_none,
@@ -15,11 +15,8 @@ from mmssm.ops.checks import (
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 
-_IMPLEMENTATIONS = {
-    'reference': causal_conv1d_reference,
-    'torch': causal_conv1d_torch,
-}
-_AVAILABLE = tuple(_IMPLEMENTATIONS)
+_AVAILABLE = ('reference', 'torch', 'native', 'triton')
+_MAX_WIDTH = 8
 _ACTIVATIONS = (None, 'silu', 'swish')
 
 
@@ -30,6 +27,7 @@ def causal_conv1d(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
     activation: str | None = None,
+    reverse: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Convolve every channel with its own filter over past frames.
@@ -38,22 +36,26 @@ def causal_conv1d(
 
         y_n = activation(bias + sum_k w_k x_{n - (width - 1) + k})
 
-    Frames before the first one are ``initial_states``.
+    Frames before the first one are ``initial_states``. With ``reverse`` the
+    filter runs from the last frame to the first, over frames after its own:
+    ``x_{n + (width - 1) - k}`` in place of ``x_{n - (width - 1) + k}``.
 
     Args:
         x (Tensor): Input, shape ``(batch, dim, length)``. Any strides
             (channels-last views included), any length (0 and 1 included).
-        weight (Tensor): Filters, shape ``(dim, width)``, width at least 1.
+        weight (Tensor): Filters, shape ``(dim, width)``, width 1 to 8.
         bias (Tensor, optional): Shape ``(dim,)``.
-        initial_states (Tensor, optional): The ``width - 1`` inputs before
-            ``x``, oldest first, shape ``(batch, dim, width - 1)``. Default:
-            zero.
-        return_final_states (bool): Whether the last ``width - 1`` inputs
-            (``initial_states`` included) are returned too. Default: False.
+        initial_states (Tensor, optional): The ``width - 1`` inputs processed
+            before ``x``, oldest first, shape ``(batch, dim, width - 1)``.
+            Default: zero.
+        return_final_states (bool): Whether the last ``width - 1`` processed
+            inputs (``initial_states`` included) are returned too, oldest
+            first. Default: False.
         activation (str, optional): None, ``'silu'`` or ``'swish'`` (the
             same).
-        backend (str, optional): ``'reference'`` or ``'torch'``; None picks by
-            device.
+        reverse (bool): Whether the filter is anticausal. Default: False.
+        backend (str, optional): ``'reference'``, ``'torch'``, ``'native'`` or
+            ``'triton'``; None picks by device.
 
     Returns:
         Tensor or tuple[Tensor, Tensor]: Output like ``x``, in its dtype; with
@@ -89,24 +91,21 @@ def causal_conv1d(
     axes = '(batch, dim, width - 1)'
     check_shape('initial_states', initial_states, axes, (batch, dim, history))
     backend = choose_backend('causal_conv1d', backend, x, _AVAILABLE)
-    dtype = working_dtype(x.dtype)
     with autocast_off(x):
-        if length == 0:
+        if x.numel() == 0:
             y = x.clone()
-        else:
-            state = initial_states
-            if state is None:
-                state = x.new_zeros(batch, dim, history)
-            y = _IMPLEMENTATIONS[backend](
-                x.to(dtype),
-                weight.to(dtype),
-                None if bias is None else bias.to(dtype),
-                state.to(dtype),
+        elif backend == 'reference':
+            y = _run_reference(
+                x, weight, bias, initial_states, activation, reverse
             )
-            y = _activate(y, activation).to(x.dtype)
+        else:
+            silu = activation is not None
+            y = causal_conv1d_op(
+                x, weight, bias, initial_states, silu, reverse, backend
+            )
         if not return_final_states:
             return y
-        return y, _last_inputs(x, initial_states, history)
+        return y, _last_inputs(x, initial_states, history, reverse)
 
 
 def causal_conv1d_step(
@@ -168,25 +167,46 @@ def causal_conv1d_step(
         return y, window[..., 1:].to(conv_state.dtype)
 
 
+def _run_reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    activation: str | None,
+    reverse: bool,
+) -> Tensor:
+    dtype = working_dtype(x.dtype)
+    if initial_states is None:
+        initial_states = x.new_zeros(*x.shape[:2], weight.shape[1] - 1)
+    y = causal_conv1d_reference(
+        x.to(dtype),
+        weight.to(dtype),
+        None if bias is None else bias.to(dtype),
+        initial_states.to(dtype),
+        reverse,
+    )
+    return _activate(y, activation).to(x.dtype)
+
+
 def _activate(y: Tensor, activation: str | None) -> Tensor:
     return y if activation is None else F.silu(y)
 
 
 def _last_inputs(
-    x: Tensor, initial_states: Tensor | None, history: int
+    x: Tensor, initial_states: Tensor | None, history: int, reverse: bool
 ) -> Tensor:
-    """Last ``history`` columns of [initial_states, x], as a new tensor."""
+    """Last ``history`` processed columns of [initial_states, x], copied."""
     length = x.shape[-1]
+    last = x[..., :history].flip(-1) if reverse else x[..., -history:]
+    if not history:
+        last = x[..., :0]
+    if initial_states is not None:
+        last = last.to(initial_states.dtype)
     if length >= history:
-        last = x[..., length - history :]
-        if initial_states is not None:
-            last = last.to(initial_states.dtype)
         return last.clone()
     if initial_states is None:
-        return F.pad(x, (history - length, 0))
-    return torch.cat(
-        (initial_states[..., length:], x.to(initial_states.dtype)), dim=-1
-    )
+        return F.pad(last, (history - length, 0))
+    return torch.cat((initial_states[..., length:], last), dim=-1)
 
 
 def _check_filter(
@@ -194,8 +214,10 @@ def _check_filter(
 ) -> None:
     check_ndim('weight', weight, '(dim, width)')
     dim, width = x.shape[1], weight.shape[1]
-    if width < 1:
-        raise ValueError('`weight` has width 0; expected at least 1')
+    if not 1 <= width <= _MAX_WIDTH:
+        raise ValueError(
+            f'`weight` has width {width}; expected 1 to {_MAX_WIDTH}'
+        )
     check_shape('weight', weight, '(dim, width)', (dim, width))
     check_shape('bias', bias, '(dim,)', (dim,))
     if activation not in _ACTIVATIONS:

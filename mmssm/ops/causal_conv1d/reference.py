@@ -5,7 +5,11 @@ from torch import Tensor
 
 
 def causal_conv1d_reference(
-    x: Tensor, weight: Tensor, bias: Tensor | None, initial_states: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor,
+    reverse: bool,
 ) -> Tensor:
     """Convolve frame by frame; all tensors in the working dtype.
 
@@ -15,18 +19,22 @@ def causal_conv1d_reference(
             frame.
         bias (Tensor, optional): ``(dim,)``.
         initial_states (Tensor): ``(batch, dim, width - 1)``.
+        reverse (bool): Whether the last frame is processed first.
 
     Returns:
         Tensor: Output like ``x``, before the activation.
     """
     window = list(initial_states.unbind(-1))
     taps = weight.unbind(-1)
+    frames = x.unbind(-1)
     outputs = []
-    for x_t in x.unbind(-1):
+    for x_t in reversed(frames) if reverse else frames:
         window.append(x_t)
         y_t = torch.zeros_like(x_t) if bias is None else bias.expand_as(x_t)
         for tap, frame in zip(taps, window, strict=True):
             y_t = y_t + tap * frame
         outputs.append(y_t)
         window.pop(0)
+    if reverse:
+        outputs.reverse()
     return torch.stack(outputs, dim=-1)

@@ -128,8 +128,7 @@ def _backward(
         ctx.reverse,
         ctx.backend,
     )
-    inputs = (y, q, x, D, z, initial_history)
-    return wanted(ctx.needs_input_grad, inputs, gradients)
+    return wanted(ctx.needs_input_grad, gradients)
 
 
 pole_scan_op.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,157 @@
+"""The selective scan as a custom operator."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.dispatch import load_backend
+from mmssm.ops.precision import working_dtype
+from mmssm.ops.selective_scan.checkpoints import num_checkpoints
+
+
+@torch.library.custom_op('mmssm::selective_scan', mutates_args=())
+def selective_scan_op(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    initial_state: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scan on a backend; see `selective_scan_fwd` of `torch`."""
+    kernels = load_backend('selective_scan', backend)
+    return kernels.selective_scan_fwd(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        initial_state,
+        delta_softplus,
+        reverse,
+    )
+
+
+@selective_scan_op.register_fake
+def _(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    initial_state: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, dim, length = u.shape
+    dtype = working_dtype(u.dtype)
+    state = u.new_empty(batch, dim, A.shape[1], dtype=dtype)
+    shape = (batch, num_checkpoints(length), dim, A.shape[1])
+    return torch.empty_like(u), state, u.new_empty(shape, dtype=dtype)
+
+
+@torch.library.custom_op('mmssm::selective_scan_backward', mutates_args=())
+def selective_scan_backward_op(
+    grad_y: Tensor,
+    grad_last_state: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    checkpoints: Tensor,
+    delta_softplus: bool,
+    reverse: bool,
+    backend: str,
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:
+    """Adjoint on a backend; absent gradients are empty tensors."""
+    kernels = load_backend('selective_scan', backend)
+    gradients = kernels.selective_scan_bwd(
+        grad_y,
+        grad_last_state,
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        checkpoints,
+        delta_softplus,
+        reverse,
+    )
+    return tuple(present(gradient, u) for gradient in gradients)
+
+
+@selective_scan_backward_op.register_fake
+def _(
+    grad_y: Tensor,
+    grad_last_state: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    checkpoints: Tensor,
+    delta_softplus: bool,
+    reverse: bool,
+    backend: str,
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:
+    inputs = (u, delta, A, B, C, D, z, delta_bias)
+    return (
+        *(
+            u.new_empty(0) if t is None else torch.empty_like(t)
+            for t in inputs
+        ),
+        torch.empty_like(checkpoints[:, 0]),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    # The initial state is the first checkpoint.
+    *tensors, _, ctx.delta_softplus, ctx.reverse, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _backward(
+    ctx: Any, grad_y: Tensor, grad_last_state: Tensor, _: Tensor
+) -> tuple[Tensor | None, ...]:
+    gradients = selective_scan_backward_op(
+        grad_y,
+        grad_last_state,
+        *ctx.saved_tensors,
+        ctx.delta_softplus,
+        ctx.reverse,
+        ctx.backend,
+    )
+    return wanted(ctx.needs_input_grad, gradients)
+
+
+selective_scan_op.register_autograd(_backward, setup_context=_setup_context)
+forbid_second_derivative(selective_scan_backward_op, 'selective_scan')
