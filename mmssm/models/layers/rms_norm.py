@@ -1,10 +1,9 @@
 """Gated root-mean-square normalisation."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmssm.models.layers.precision import at_least_float32
+from mmssm.ops.rms_norm_gated import rms_norm_gated
 
 
 class GatedRMSNorm(nn.Module):
@@ -25,7 +24,4 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         """Normalise ``y * silu(z)``, both ``(..., dim)``."""
-        gated = at_least_float32(y) * F.silu(at_least_float32(z))
-        return F.rms_norm(
-            gated, (self.weight.numel(),), self.weight.to(gated), self.eps
-        ).to(y.dtype)
+        return rms_norm_gated(y, self.weight, z=z, eps=self.eps)
