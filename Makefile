@@ -20,7 +20,7 @@ TEST_ARGS ?= -n 2 --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin
-BUILD_FILES := pyproject.toml setup.py
+BUILD_FILES := pyproject.toml setup.py $(wildcard kernels/cpu/*.[ch])
 TEST_EXTRAS := all,dev
 
 .DEFAULT_GOAL := help
