@@ -90,7 +90,9 @@ def selective_scan(
         >>> from mmssm.ops import selective_scan
         >>> u, delta = torch.randn(2, 8, 9), torch.rand(2, 8, 9)
         >>> A, B = -torch.ones(8, 4), torch.randn(2, 4, 9)
-        >>> y, state = selective_scan(u, delta, A, B, B, return_last_state=True)
+        >>> y, state = selective_scan(
+        ...     u, delta, A, B, B, return_last_state=True
+        ... )
         >>> y.shape, state.shape
         (torch.Size([2, 8, 9]), torch.Size([2, 8, 4]))
 
