@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from mmssm.ops.cayley_rotate.autograd import cayley_rotate_op
 from mmssm.ops.cayley_rotate.reference import (
     cayley_matrix_reference,
     cayley_rotate_reference,
@@ -15,7 +16,7 @@ _IMPLEMENTATIONS = {
     'reference': cayley_rotate_reference,
     'torch': cayley_rotate_torch,
 }
-_AVAILABLE = tuple(_IMPLEMENTATIONS)
+_AVAILABLE = (*_IMPLEMENTATIONS, 'triton')
 
 
 def cayley_rotate(
@@ -42,8 +43,8 @@ def cayley_rotate(
         V (Tensor): Shape ``(batch, heads, state, rank)``.
         theta (Tensor): Rotation strengths, shape ``(batch, heads, rank)``.
         backend (str, optional): ``'reference'`` (dense solve of size
-            ``state``) or ``'torch'`` (solve of size ``2 rank`` where that is
-            smaller); None picks by device.
+            ``state``), ``'torch'`` or ``'triton'`` (solve of size ``2 rank``
+            where that is smaller); None picks by device.
 
     Returns:
         Tensor: Rotated state like ``state``, in float32 (float64 if ``state``
@@ -56,7 +57,7 @@ def cayley_rotate(
     Raises:
         TypeError: If a tensor is not real floating.
         ValueError: If a shape does not fit.
-        RuntimeError: If ``backend`` cannot serve this operator.
+        RuntimeError: If ``backend`` cannot serve the call.
 
     Example:
         >>> import torch
@@ -79,8 +80,12 @@ def cayley_rotate(
     check_shape('U', U, axes, (batch, heads, d_state, U.shape[-1]))
     _check_planes(U, V, theta)
     backend = choose_backend('cayley_rotate', backend, state, _AVAILABLE)
+    if not state.numel() or not theta.numel():
+        backend = 'reference'  # nothing that a kernel could start on
     dtype = working_dtype(state.dtype)
     with autocast_off(state):
+        if backend == 'triton':
+            return cayley_rotate_op(state, U, V, theta, backend)
         return _IMPLEMENTATIONS[backend](
             state.to(dtype), U.to(dtype), V.to(dtype), theta.to(dtype)
         )

@@ -99,7 +99,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _backward(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple:
     *inputs, rstd = ctx.saved_tensors
     gradients = rms_norm_gated_backward_op(grad_y, *inputs, rstd, *ctx.options)
-    return wanted(ctx.needs_input_grad, inputs, gradients)
+    return wanted(ctx.needs_input_grad, gradients)
 
 
 rms_norm_gated_op.register_autograd(_backward, setup_context=_setup_context)

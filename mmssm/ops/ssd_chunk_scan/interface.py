@@ -12,6 +12,7 @@ from mmssm.ops.checks import (
 )
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
+from mmssm.ops.ssd_chunk_scan.autograd import ssd_chunk_scan_op
 from mmssm.ops.ssd_chunk_scan.reference import (
     sequence_changes,
     skip_and_gate,
@@ -24,7 +25,8 @@ from mmssm.ops.ssd_chunk_scan.vectorized import (
     ssd_step_torch,
 )
 
-_AVAILABLE = ('reference', 'torch')
+_AVAILABLE = ('reference', 'torch', 'triton')
+_STEP_AVAILABLE = ('reference', 'torch')
 _INTEGERS = (
     torch.uint8,
     torch.int8,
@@ -91,8 +93,8 @@ def ssd_chunk_scan(
             ``dt_bias``). Default: False.
         return_final_states (bool): Whether the state after the last frame is
             returned too. Default: False.
-        backend (str, optional): ``'reference'`` or ``'torch'``; None picks by
-            device.
+        backend (str, optional): ``'reference'``, ``'torch'`` or
+            ``'triton'``; None picks by device.
 
     Returns:
         Tensor or tuple[Tensor, Tensor]: Output like ``x``, in its dtype; with
@@ -108,7 +110,7 @@ def ssd_chunk_scan(
         TypeError: If a tensor is not real floating (``seq_idx``: not of
             integers), or ``chunk_size`` is not an int.
         ValueError: If a shape does not fit, or ``chunk_size`` is below 1.
-        RuntimeError: If ``backend`` cannot serve this operator.
+        RuntimeError: If ``backend`` cannot serve the call.
 
     Example:
         >>> import torch
@@ -145,28 +147,44 @@ def ssd_chunk_scan(
     _check_state('initial_states', initial_states, x, B)
     _check_seq_idx(seq_idx, batch, length)
     backend = choose_backend('ssd_chunk_scan', backend, x, _AVAILABLE)
-    dtype = working_dtype(x.dtype)
     with autocast_off(x):
-        state = initial_states
-        if state is not None:
-            state = state.to(dtype)
-        elif backend == 'reference' or length == 0:
-            shape = (batch, heads, headdim, B.shape[-1])
-            state = x.new_zeros(shape, dtype=dtype)
-        if length == 0:
-            y, state = x.clone(), state.clone()
-            return (y, state) if return_final_states else y
-        x_work = x.to(dtype)
-        dt = step_size(dt, dt_bias, dt_softplus, dtype)
-        args = (x_work, dt, A.to(dtype), B.to(dtype), C.to(dtype))
-        changes = sequence_changes(seq_idx)
-        if backend == 'reference':
-            y, state = ssd_chunk_scan_reference(*args, state, changes)
-        else:
-            y, state = ssd_chunk_scan_torch(
-                *args, state, changes, chunk_size, return_final_states
+        if length == 0 or batch == 0:
+            y, state = _nothing_to_scan(x, B, initial_states)
+        elif backend == 'triton' or (
+            # A traced loop over chunks would fix the length.
+            backend == 'torch' and torch.compiler.is_compiling()
+        ):
+            y, state, _ = ssd_chunk_scan_op(
+                x,
+                dt,
+                A,
+                B,
+                C,
+                D,
+                z,
+                dt_bias,
+                _renumber(seq_idx),
+                initial_states,
+                chunk_size,
+                dt_softplus,
+                backend,
             )
-        y = skip_and_gate(y, x_work, D, z).to(x.dtype)
+        else:
+            dtype = working_dtype(x.dtype)
+            x_work = x.to(dtype)
+            step = step_size(dt, dt_bias, dt_softplus, dtype)
+            state = initial_states
+            if state is not None:
+                state = state.to(dtype)
+            args = (x_work, step, A.to(dtype), B.to(dtype), C.to(dtype), state)
+            changes = sequence_changes(seq_idx)
+            if backend == 'reference':
+                y, state = ssd_chunk_scan_reference(*args, changes)
+            else:
+                y, state = ssd_chunk_scan_torch(
+                    *args, changes, chunk_size, return_final_states
+                )
+            y = skip_and_gate(y, x_work, D, z).to(x.dtype)
     return (y, state) if return_final_states else y
 
 
@@ -240,7 +258,7 @@ def ssd_step(
     check_shape('z', z, '(batch, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[1])
     _check_state('state', state, x, B)
-    backend = choose_backend('ssd_step', backend, x, _AVAILABLE)
+    backend = choose_backend('ssd_step', backend, x, _STEP_AVAILABLE)
     step = ssd_step_reference if backend == 'reference' else ssd_step_torch
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
@@ -254,6 +272,23 @@ def ssd_step(
             C.to(dtype),
         )
         return skip_and_gate(y, x_work, D, z).to(x.dtype), new_state
+
+
+def _nothing_to_scan(
+    x: Tensor, B: Tensor, initial_states: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    dtype = working_dtype(x.dtype)
+    if initial_states is not None:
+        return x.clone(), initial_states.to(dtype, copy=True)
+    shape = (x.shape[0], *x.shape[2:], B.shape[-1])
+    return x.clone(), x.new_zeros(shape, dtype=dtype)
+
+
+def _renumber(seq_idx: Tensor | None) -> Tensor | None:
+    """Number the sequences of each row from 0 on, in int32."""
+    if seq_idx is None:
+        return None
+    return sequence_changes(seq_idx).cumsum(1, dtype=torch.int32)
 
 
 def _check_parameters(

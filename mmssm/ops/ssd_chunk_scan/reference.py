@@ -43,7 +43,7 @@ def ssd_chunk_scan_reference(
     A: Tensor,
     B: Tensor,
     C: Tensor,
-    state: Tensor,
+    state: Tensor | None,
     changes: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Scan frame by frame; all tensors in the working dtype.
@@ -54,13 +54,16 @@ def ssd_chunk_scan_reference(
         A (Tensor): ``(heads,)``.
         B (Tensor): ``(batch, length, groups, state)``.
         C (Tensor): ``(batch, length, groups, state)``.
-        state (Tensor): Initial state ``(batch, heads, headdim, state)``.
+        state (Tensor, optional): Initial state
+            ``(batch, heads, headdim, state)``; None is zero.
         changes (Tensor, optional): See `sequence_changes`.
 
     Returns:
         tuple[Tensor, Tensor]: Output like ``x`` and the final state.
     """
     outputs = []
+    if state is None:
+        state = x.new_zeros(x.shape[0], *x.shape[2:], B.shape[-1])
     if changes is None:
         resets = [None] * x.shape[1]
     else:

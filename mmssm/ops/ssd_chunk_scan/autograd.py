@@ -1,0 +1,172 @@
+"""The SSD recurrence as a custom operator."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.dispatch import load_backend
+from mmssm.ops.precision import working_dtype
+from mmssm.ops.ssd_chunk_scan.chunks import num_chunks
+
+
+@torch.library.custom_op('mmssm::ssd_chunk_scan', mutates_args=())
+def ssd_chunk_scan_op(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    seq_idx: Tensor | None,
+    initial_states: Tensor | None,
+    chunk_size: int,
+    dt_softplus: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scan on a backend; see `ssd_chunk_scan_fwd` of the `torch` backend."""
+    kernels = load_backend('ssd_chunk_scan', backend)
+    return kernels.ssd_chunk_scan_fwd(
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        seq_idx,
+        initial_states,
+        chunk_size,
+        dt_softplus,
+    )
+
+
+@ssd_chunk_scan_op.register_fake
+def _(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    seq_idx: Tensor | None,
+    initial_states: Tensor | None,
+    chunk_size: int,
+    dt_softplus: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, heads, headdim = x.shape
+    shape = (heads, headdim, B.shape[-1])
+    if backend == 'torch':
+        chunks = -(-length // chunk_size)
+    else:
+        chunks = num_chunks(length, chunk_size)
+    dtype = working_dtype(x.dtype)
+    return (
+        torch.empty_like(x),
+        x.new_empty(batch, *shape, dtype=dtype),
+        x.new_empty(batch, chunks, *shape, dtype=dtype),
+    )
+
+
+@torch.library.custom_op('mmssm::ssd_chunk_scan_backward', mutates_args=())
+def ssd_chunk_scan_backward_op(
+    grad_y: Tensor,
+    grad_final_states: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    seq_idx: Tensor | None,
+    initial_states: Tensor | None,
+    chunk_states: Tensor,
+    chunk_size: int,
+    dt_softplus: bool,
+    backend: str,
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:
+    """Adjoint on a backend; absent gradients are empty tensors."""
+    kernels = load_backend('ssd_chunk_scan', backend)
+    gradients = kernels.ssd_chunk_scan_bwd(
+        grad_y,
+        grad_final_states,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        seq_idx,
+        initial_states,
+        chunk_states,
+        chunk_size,
+        dt_softplus,
+    )
+    return tuple(present(gradient, grad_y) for gradient in gradients)
+
+
+@ssd_chunk_scan_backward_op.register_fake
+def _(
+    grad_y: Tensor,
+    grad_final_states: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    seq_idx: Tensor | None,
+    initial_states: Tensor | None,
+    chunk_states: Tensor,
+    chunk_size: int,
+    dt_softplus: bool,
+    backend: str,
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:
+    inputs = (x, dt, A, B, C, D, z, dt_bias, initial_states)
+    return tuple(
+        grad_y.new_empty(0) if t is None else torch.empty_like(t)
+        for t in inputs
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    *tensors, ctx.chunk_size, ctx.dt_softplus, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _backward(
+    ctx: Any, grad_y: Tensor, grad_final_states: Tensor, _: Tensor
+) -> tuple[Tensor | None, ...]:
+    gradients = ssd_chunk_scan_backward_op(
+        grad_y,
+        grad_final_states,
+        *ctx.saved_tensors,
+        ctx.chunk_size,
+        ctx.dt_softplus,
+        ctx.backend,
+    )
+    *gradients, grad_initial_states = gradients
+    # `seq_idx` lies in between and has none.
+    gradients = (*gradients, None, grad_initial_states)
+    return wanted(ctx.needs_input_grad, gradients)
+
+
+ssd_chunk_scan_op.register_autograd(_backward, setup_context=_setup_context)
+forbid_second_derivative(ssd_chunk_scan_backward_op, 'ssd_chunk_scan')
