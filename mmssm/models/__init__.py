@@ -1,6 +1,10 @@
-from mmssm.models.backbones import StridedConvNet, TimmBackbone
+from mmssm.models.backbones import StridedConvNet, TimmBackbone, Vim
 from mmssm.models.data_preprocessors import PhaseDataPreprocessor
 from mmssm.models.heads import BasePhaseHead, LinearPhaseHead, PhaseHead
+from mmssm.models.layers.bidirectional_mixer import (
+    PoleMixer,
+    SelectiveScanMixer,
+)
 from mmssm.models.losses import (
     ConfidenceSmoothnessLoss,
     PhaseCrossEntropyLoss,
@@ -25,9 +29,12 @@ __all__ = [
     'PhaseHead',
     'PhaseRecognizer',
     'PlainMamba2',
+    'PoleMixer',
     'RecognizerState',
+    'SelectiveScanMixer',
     'StridedConvNet',
     'SurgicalMamba',
     'TimmBackbone',
     'TransitionIntensityLoss',
+    'Vim',
 ]

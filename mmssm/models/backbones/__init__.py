@@ -1,4 +1,5 @@
 from mmssm.models.backbones.strided_conv_net import StridedConvNet
 from mmssm.models.backbones.timm_backbone import TimmBackbone
+from mmssm.models.backbones.vim import Vim
 
-__all__ = ['StridedConvNet', 'TimmBackbone']
+__all__ = ['StridedConvNet', 'TimmBackbone', 'Vim']
