@@ -1,4 +1,9 @@
-from mmssm.models.backbones import StridedConvNet, TimmBackbone, Vim
+from mmssm.models.backbones import (
+    StridedConvNet,
+    TCPVim,
+    TimmBackbone,
+    Vim,
+)
 from mmssm.models.data_preprocessors import PhaseDataPreprocessor
 from mmssm.models.heads import BasePhaseHead, LinearPhaseHead, PhaseHead
 from mmssm.models.layers.bidirectional_mixer import (
@@ -34,6 +39,7 @@ __all__ = [
     'SelectiveScanMixer',
     'StridedConvNet',
     'SurgicalMamba',
+    'TCPVim',
     'TimmBackbone',
     'TransitionIntensityLoss',
     'Vim',
