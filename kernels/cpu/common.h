@@ -226,10 +226,11 @@ static inline vec vec_silu_slope(vec x)
 #define TILE_STEPS 64
 #define TILE_SIZE (TILE_STEPS * LANES)
 
+typedef real quad __attribute__((vector_size(4 * sizeof(real))));
+
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define MMSSM_TRANSPOSE 1
-typedef real quad __attribute__((vector_size(4 * sizeof(real))));
 
 /* Transpose 4 rows of 4 that lie `from` apart to rows `to` apart. */
 static inline void transpose_quads(
@@ -318,6 +319,36 @@ static inline void tile_store(
     for (int t = done; t < steps; t++)
         for (int j = 0; j < lanes; j++)
             dst[j * lane_stride + t * time_stride] = tile[t * LANES + j];
+}
+
+/* Add up the four quads of 16 lanes. */
+static inline void fold_lanes(quad *sum, const real *lanes)
+{
+    quad q[4];
+    memcpy(q, lanes, sizeof q);
+    *sum = (q[0] + q[1]) + (q[2] + q[3]);
+}
+
+/* Add up the lanes of each step. */
+static inline void tile_sum_lanes(
+    real *restrict sums, const real *restrict tile, int steps)
+{
+    int t = 0;
+#ifdef MMSSM_TRANSPOSE
+    for (; t + 4 <= steps; t += 4) {
+        quad rows[4], columns[4];
+        for (int i = 0; i < 4; i++)
+            fold_lanes(rows + i, tile + (t + i) * LANES);
+        transpose_quads((real *)columns, 4, (real *)rows, 4);
+        quad sum = (columns[0] + columns[1]) + (columns[2] + columns[3]);
+        memcpy(sums + t, &sum, sizeof sum);
+    }
+#endif
+    for (; t < steps; t++) {
+        quad q;
+        fold_lanes(&q, tile + t * LANES);
+        sums[t] = (q[0] + q[1]) + (q[2] + q[3]);
+    }
 }
 
 #endif
