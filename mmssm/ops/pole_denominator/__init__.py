@@ -1,5 +1,5 @@
 """Coefficients of the filter that token-conditioned poles make."""
 
-from mmssm.ops.pole_denominator.interface import pole_denominator
+from mmssm.ops.pole_denominator.interface import pole_denominator, token_poles
 
-__all__ = ['pole_denominator']
+__all__ = ['pole_denominator', 'token_poles']

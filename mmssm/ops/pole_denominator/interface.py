@@ -10,6 +10,7 @@ from mmssm.ops.checks import (
 )
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.pole_denominator.autograd import pole_denominator_op
+from mmssm.ops.pole_denominator.poles import poles_torch
 from mmssm.ops.pole_denominator.reference import pole_denominator_reference
 from mmssm.ops.pole_denominator.vectorized import pole_denominator_torch
 from mmssm.ops.precision import autocast_off, working_dtype
@@ -104,17 +105,6 @@ def pole_denominator(
     Source:
         TCP-SSM (arXiv 2605.11563), equations 5 to 10.
     """
-    check_floating(
-        rho_hat=rho_hat,
-        theta_hat=theta_hat,
-        real_rho_hat=real_rho_hat,
-        sign_hat=sign_hat,
-    )
-    check_floating_or_none(rho_mod=rho_mod, theta_mod=theta_mod)
-    _check_poles(rho_hat, theta_hat, real_rho_hat, sign_hat)
-    _check_modulation(rho_mod, theta_mod, groups=rho_hat.shape[0])
-    _check_options(eps, delta_min, delta_0, lambda_theta)
-    backend = choose_backend('pole_denominator', backend, rho_hat, _AVAILABLE)
     tensors = (
         rho_hat,
         theta_hat,
@@ -124,6 +114,8 @@ def pole_denominator(
         theta_mod,
     )
     options = tuple(map(float, (eps, delta_min, delta_0, lambda_theta)))
+    _check(*tensors, *options)
+    backend = choose_backend('pole_denominator', backend, rho_hat, _AVAILABLE)
     modulations = (m for m in (rho_mod, theta_mod) if m is not None)
     is_empty = any(m.numel() == 0 for m in modulations)
     with autocast_off(rho_hat):
@@ -134,6 +126,97 @@ def pole_denominator(
         return compute(
             *(None if t is None else t.to(dtype) for t in tensors), *options
         )
+
+
+def token_poles(
+    rho_hat: Tensor,
+    theta_hat: Tensor,
+    real_rho_hat: Tensor,
+    sign_hat: Tensor,
+    rho_mod: Tensor | None = None,
+    theta_mod: Tensor | None = None,
+    eps: float = 0.01,
+    delta_min: float = 0.5,
+    delta_0: float = 1.0,
+    lambda_theta: float = 0.1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the poles whose coefficients `pole_denominator` returns.
+
+    For views, checks and filters that work with the poles themselves.
+
+    Args:
+        rho_hat (Tensor): As in `pole_denominator`, like the others.
+        theta_hat (Tensor): Angles of the pairs.
+        real_rho_hat (Tensor): Radii of the real poles.
+        sign_hat (Tensor): Signs of the real poles.
+        rho_mod (Tensor, optional): Modulation of the radii.
+        theta_mod (Tensor, optional): Modulation of the angles.
+        eps (float): Margin of the base poles to the unit circle.
+        delta_min (float): Offset of the radius scale.
+        delta_0 (float): Normalisation of the radius scale.
+        lambda_theta (float): Bound of the angle modulation.
+
+    Returns:
+        tuple[Tensor, Tensor, Tensor]: Real poles
+        ``(batch, length, groups, reals)``; radii and angles of the complex
+        pairs, both ``(batch, length, groups, pairs)``, in float32 (float64 if
+        ``rho_hat`` is). Without any modulation batch and length are 1.
+
+    Raises:
+        TypeError: If a tensor is not real floating.
+        ValueError: If a shape does not fit, there is no pole, or an option is
+            out of its range.
+
+    Example:
+        >>> import torch
+        >>> from mmssm.ops import token_poles
+        >>> pairs, reals = torch.zeros(4, 2), torch.zeros(4, 1)
+        >>> real, rho, theta = token_poles(pairs, pairs, reals, reals)
+        >>> real.shape, rho.shape
+        (torch.Size([1, 1, 4, 1]), torch.Size([1, 1, 4, 2]))
+
+    Source:
+        TCP-SSM (arXiv 2605.11563), equations 5 to 9.
+    """
+    tensors = (
+        rho_hat,
+        theta_hat,
+        real_rho_hat,
+        sign_hat,
+        rho_mod,
+        theta_mod,
+    )
+    options = tuple(map(float, (eps, delta_min, delta_0, lambda_theta)))
+    _check(*tensors, *options)
+    dtype = working_dtype(rho_hat.dtype)
+    with autocast_off(rho_hat):
+        return poles_torch(
+            *(None if t is None else t.to(dtype) for t in tensors), *options
+        )
+
+
+def _check(
+    rho_hat: Tensor,
+    theta_hat: Tensor,
+    real_rho_hat: Tensor,
+    sign_hat: Tensor,
+    rho_mod: Tensor | None,
+    theta_mod: Tensor | None,
+    eps: float,
+    delta_min: float,
+    delta_0: float,
+    lambda_theta: float,
+) -> None:
+    check_floating(
+        rho_hat=rho_hat,
+        theta_hat=theta_hat,
+        real_rho_hat=real_rho_hat,
+        sign_hat=sign_hat,
+    )
+    check_floating_or_none(rho_mod=rho_mod, theta_mod=theta_mod)
+    _check_poles(rho_hat, theta_hat, real_rho_hat, sign_hat)
+    _check_modulation(rho_mod, theta_mod, groups=rho_hat.shape[0])
+    _check_options(eps, delta_min, delta_0, lambda_theta)
 
 
 def _check_poles(

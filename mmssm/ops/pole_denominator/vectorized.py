@@ -1,10 +1,9 @@
 """The denominator in real arithmetic, coefficient by coefficient (`torch`)."""
 
-import math
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from mmssm.ops.pole_denominator.poles import poles_torch
 
 
 def pole_denominator_torch(
@@ -19,31 +18,26 @@ def pole_denominator_torch(
     delta_0: float,
     lambda_theta: float,
 ) -> Tensor:
-    """Compute the coefficients; arguments as in the reference.
-
-    Radii are exponentials of scaled logarithms, so that a radius near zero
-    keeps its gradient.
-    """
-    log_rho = math.log1p(-eps) + F.logsigmoid(rho_hat)
-    log_real_rho = math.log1p(-eps) + F.logsigmoid(real_rho_hat)
-    theta = math.pi * torch.sigmoid(theta_hat)
-    if rho_mod is not None:
-        s_rho = ((delta_min + F.softplus(rho_mod)) / delta_0).unsqueeze(-1)
-        log_rho, log_real_rho = s_rho * log_rho, s_rho * log_real_rho
-    if theta_mod is not None:
-        s_theta = 1 + lambda_theta * torch.tanh(theta_mod).unsqueeze(-1)
-        theta = (s_theta * theta).clamp(0, math.pi)
-    rho = torch.exp(log_rho)
-    first = -2 * rho * torch.cos(theta)
-    second = rho * rho
-    real = -torch.tanh(sign_hat) * torch.exp(log_real_rho)
+    """Compute the coefficients; arguments as in the reference."""
+    real, rho, theta = poles_torch(
+        rho_hat,
+        theta_hat,
+        real_rho_hat,
+        sign_hat,
+        rho_mod,
+        theta_mod,
+        eps,
+        delta_min,
+        delta_0,
+        lambda_theta,
+    )
+    first, second = -2 * rho * torch.cos(theta), rho * rho
     coefficients: list[Tensor] = []
-    for factor in real.unbind(-1):
+    for factor in (-real).unbind(-1):
         coefficients = _times(coefficients, (factor,))
     for factor in zip(first.unbind(-1), second.unbind(-1), strict=True):
         coefficients = _times(coefficients, factor)
-    q = torch.stack(torch.broadcast_tensors(*coefficients), dim=-1)
-    return q.reshape((1,) * (4 - q.ndim) + q.shape)
+    return torch.stack(coefficients, dim=-1)
 
 
 def _times(left: list[Tensor], right: tuple[Tensor, ...]) -> list[Tensor]:
