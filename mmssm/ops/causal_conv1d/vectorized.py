@@ -33,8 +33,10 @@ def causal_conv1d_fwd(
     y = _convolve(frames, weight.to(frames.dtype), bias, time, reverse)
     if silu:
         y = F.silu(y, inplace=True)
-    y = y.to(x.dtype)
-    return y if time == 2 else y.mT
+    y = (y if time == 2 else y.mT).to(x.dtype)
+    # Differs where neither time nor channels are contiguous.
+    out = torch.empty_like(x)
+    return y if y.stride() == out.stride() else out.copy_(y)
 
 
 def causal_conv1d_bwd(
