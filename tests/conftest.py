@@ -15,6 +15,25 @@ from mmssm.compat import prepare_environment
 prepare_environment()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the tests that say so run on another device."""
+    parser.addoption(
+        '--device',
+        choices=('cpu', 'cuda'),
+        default='cpu',
+        help='where tests/test_ops/parity runs (default: cpu)',
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marks of single folders."""
+    config.addinivalue_line(
+        'markers',
+        'each_backend(*ops, interpreted=True): run for every backend of these '
+        'operators (in tests/test_ops/parity)',
+    )
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     """Seed every generator before each test."""

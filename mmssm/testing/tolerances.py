@@ -32,6 +32,12 @@ TOLERANCES = {
     'torch_vs_reference_float64': Tolerance(1e-10, 1e-9, 1e-12),
     # Measured on a CPU, worst of tests/test_ops: 3e-7, 5e-6.
     'torch_vs_reference_float32': Tolerance(1e-5, 5e-5, 1e-6),
+    'torch_vs_reference_float16': Tolerance(1e-3, 1e-3, 1e-5),
+    'torch_vs_reference_bfloat16': Tolerance(1e-2, 1e-2, 1e-4),
+    'native_vs_reference_float64': Tolerance(1e-10, 1e-9, 1e-12),
+    'native_vs_reference_float32': Tolerance(1e-5, 5e-5, 1e-6),
+    'native_vs_reference_float16': Tolerance(1e-3, 1e-3, 1e-5),
+    'native_vs_reference_bfloat16': Tolerance(1e-2, 1e-2, 1e-4),
     # Dot products in IEEE float32.
     'triton_vs_reference_float32': Tolerance(1e-3, 5e-3, 1e-5),
     'triton_vs_reference_tf32': Tolerance(5e-3, 5e-3, 1e-5),

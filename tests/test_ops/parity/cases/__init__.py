@@ -1,0 +1,42 @@
+"""All parity cases, and the backends that every operator must have."""
+
+from tests.test_ops.parity.case import Case
+from tests.test_ops.parity.cases import (
+    causal_conv1d,
+    cayley_rotate,
+    pole_denominator,
+    pole_scan,
+    rms_norm_gated,
+    selective_scan,
+    ssd_chunk_scan,
+)
+
+# Written down, not asked of the package: a backend that gets lost must fail.
+BACKENDS = {
+    'selective_scan': ('torch', 'native', 'triton'),
+    'selective_scan_step': ('torch', 'native', 'triton'),
+    'pole_scan': ('torch', 'native', 'triton'),
+    'pole_scan_step': ('torch', 'native', 'triton'),
+    'pole_denominator': ('torch', 'native', 'triton'),
+    'causal_conv1d': ('torch', 'native', 'triton'),
+    'ssd_chunk_scan': ('torch', 'triton'),
+    'ssd_step': ('torch',),
+    'cayley_rotate': ('torch', 'triton'),
+    'rms_norm_gated': ('torch', 'triton'),
+}
+
+CASES: tuple[Case, ...] = (
+    *selective_scan.CASES,
+    *pole_scan.CASES,
+    *pole_denominator.CASES,
+    *causal_conv1d.CASES,
+    *ssd_chunk_scan.CASES,
+    *cayley_rotate.CASES,
+    *rms_norm_gated.CASES,
+)
+BY_NAME = {(case.op, case.name): case for case in CASES}
+
+
+def find(op: str, name: str) -> Case:
+    """Return the case of an operator by its name."""
+    return BY_NAME[op, name]
