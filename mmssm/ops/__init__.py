@@ -2,6 +2,7 @@
 
 from mmssm.ops.causal_conv1d import causal_conv1d, causal_conv1d_step
 from mmssm.ops.cayley_rotate import cayley_matrix, cayley_rotate
+from mmssm.ops.modal_scan import modal_scan, modal_scan_step
 from mmssm.ops.pole_denominator import pole_denominator, token_poles
 from mmssm.ops.pole_scan import pole_scan, pole_scan_step
 from mmssm.ops.rms_norm_gated import rms_norm_gated
@@ -13,6 +14,8 @@ __all__ = [
     'causal_conv1d_step',
     'cayley_matrix',
     'cayley_rotate',
+    'modal_scan',
+    'modal_scan_step',
     'pole_denominator',
     'pole_scan',
     'pole_scan_step',

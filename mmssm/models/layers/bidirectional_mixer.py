@@ -95,7 +95,8 @@ class PoleMixer(BidirectionalMixer):
         expand (int): Inner width over ``d_model``. Default: 2.
         **kwargs: Options of :class:`PoleDirection`: ``num_reals``,
             ``num_pairs``, ``rank``, ``num_groups``, ``group_modulation``,
-            ``fixed_poles``, ``d_conv`` and the bounds of the poles.
+            ``fixed_poles``, ``realization``, ``d_conv`` and the bounds of the
+            poles.
 
     Source: TCP-SSM (arXiv 2605.11563).
     """

@@ -6,7 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmssm.ops import causal_conv1d, pole_denominator, pole_scan
+from mmssm.ops import (
+    causal_conv1d,
+    modal_scan,
+    pole_denominator,
+    pole_scan,
+    token_poles,
+)
+
+REALIZATIONS = ('direct', 'modal')
 
 
 class PoleDirection(nn.Module):
@@ -22,6 +30,12 @@ class PoleDirection(nn.Module):
 
     At the start the modulation is the identity: ``W_rho`` and ``W_theta`` are
     zero, and all tokens share the base poles.
+
+    That is the direct form, the paper's operator. With
+    ``realization='modal'`` the same poles are parallel modes with learned
+    residues (:func:`mmssm.ops.modal_scan`): a different operator, equal to
+    the direct form at the start, that no sequence of tokens can make grow
+    beyond a bound.
 
     Args:
         d_inner (int): Number of channels.
@@ -39,6 +53,7 @@ class PoleDirection(nn.Module):
         delta_0 (float): Normalisation of the radius scale, above
             ``delta_min``.
         lambda_theta (float): Bound of the angle modulation.
+        realization (str): ``'direct'`` or ``'modal'``.
         reverse (bool): Whether tokens are scanned from the last to the first.
         backend (str, optional): Of the operators; None picks by device.
 
@@ -62,10 +77,16 @@ class PoleDirection(nn.Module):
         delta_min: float = 0.5,
         delta_0: float = 1.0,
         lambda_theta: float = 0.1,
+        realization: str = 'direct',
         reverse: bool = False,
         backend: str | None = None,
     ) -> None:
         super().__init__()
+        if realization not in REALIZATIONS:
+            raise ValueError(
+                f'`realization` is {realization!r}; expected one of '
+                f'{REALIZATIONS}'
+            )
         _check(d_inner, num_groups, num_reals, num_pairs, delta_min, delta_0)
         self.rank, self.order = rank, num_reals + 2 * num_pairs
         self.num_modulations = num_groups if group_modulation else 1
@@ -86,6 +107,9 @@ class PoleDirection(nn.Module):
         if not fixed_poles:
             self.rho_bias = nn.Parameter(torch.empty(self.num_modulations))
             self.theta_bias = nn.Parameter(torch.empty(self.num_modulations))
+        self.realization = realization
+        if realization == 'modal':
+            self.residues = nn.Parameter(torch.empty(num_groups, self.order))
         self.D = nn.Parameter(torch.ones(d_inner))
         self.reset_parameters()
 
@@ -118,9 +142,34 @@ class PoleDirection(nn.Module):
             # softplus of the bias makes the radius scale 1.
             self.rho_bias.fill_(math.log(math.expm1(self._softplus_at_one())))
             self.theta_bias.zero_()
+        if self.realization == 'modal':
+            self.residues.copy_(self._residues_of_direct_form())
 
     def _softplus_at_one(self) -> float:
         return self.delta_0 - self.delta_min
+
+    def _residues_of_direct_form(self) -> Tensor:
+        """Partial fractions of the base denominator's inverse."""
+        base = (t.double() for t in self._base_poles())
+        real, rho, theta = (t[0, 0] for t in token_poles(*base, eps=self.eps))
+        upper = torch.polar(rho, theta)
+        poles = torch.cat((real + 0j, upper, upper.conj()), dim=-1)
+        ratios = 1 - poles.unsqueeze(-2) / poles.unsqueeze(-1)
+        ratios.diagonal(dim1=-2, dim2=-1).fill_(1)
+        residues = 1 / ratios.prod(-1)
+        reals, pairs = real.shape[1], rho.shape[1]
+        first, pair, _ = residues.split((reals, pairs, pairs), dim=-1)
+        # A pair adds 2 Re(residue * mode).
+        parts = (first.real, 2 * pair.real, -2 * pair.imag)
+        return torch.cat(parts, dim=-1)
+
+    def _base_poles(self) -> tuple[Tensor, ...]:
+        return (
+            self.rho_hat,
+            self.theta_hat,
+            self.real_rho_hat,
+            self.sign_hat,
+        )
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         """Scan tokens and gate the result.
@@ -133,15 +182,20 @@ class PoleDirection(nn.Module):
             Tensor: Like ``x``.
         """
         c = self.convolve(x)
-        eta, q = self.drive_and_denominator(c)
-        return pole_scan(
+        eta, *modulation = self.drive(c)
+        options = dict(
+            x=c, D=self.D, z=z, reverse=self.reverse, backend=self.backend
+        )
+        if self.realization == 'direct':
+            return pole_scan(eta, self.denominator(*modulation), **options)
+        real, rho, theta = self.poles(*modulation)
+        return modal_scan(
             eta,
-            q,
-            x=c,
-            D=self.D,
-            z=z,
-            reverse=self.reverse,
-            backend=self.backend,
+            real,
+            rho * torch.cos(theta),
+            rho * torch.sin(theta),
+            self.residues,
+            **options,
         )
 
     def convolve(self, x: Tensor) -> Tensor:
@@ -156,20 +210,20 @@ class PoleDirection(nn.Module):
         )
         return y.mT
 
-    def drive_and_denominator(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Read drive and coefficients from the tokens.
+    def drive(self, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Read drive and modulation from the tokens.
 
         Args:
             c (Tensor): ``(batch, length, d_inner)``.
 
         Returns:
-            tuple[Tensor, Tensor]: eta, like ``c``, and q
-            ``(batch, length, groups, order)``.
+            tuple[Tensor, Tensor, Tensor]: eta, like ``c``, and the modulation
+            of radii and angles without bias,
+            ``(batch, length, num_modulations)``.
         """
         phi, alpha, gamma, *mods = self.x_proj(c).split(self._sizes(), -1)
         psi = self._mix_past(phi, alpha)
-        eta = self.up_proj(torch.sigmoid(gamma) * psi)
-        return eta, self.denominator(*mods)
+        return self.up_proj(torch.sigmoid(gamma) * psi), *mods
 
     def _mix_past(self, phi: Tensor, alpha: Tensor) -> Tensor:
         """Blend the previous tokens: sum_i alpha_i phi_{t-i}."""
@@ -188,32 +242,48 @@ class PoleDirection(nn.Module):
         """Coefficients of the tokens from their modulation.
 
         Args:
-            rho_mod (Tensor): ``(batch, length, num_modulations)``, without
-                its bias; no modulations with fixed poles.
+            rho_mod (Tensor): As returned by :meth:`drive`.
             theta_mod (Tensor): The same for the angles.
 
         Returns:
             Tensor: ``(batch, length, groups, order)``.
         """
-        poles = (
-            self.rho_hat,
-            self.theta_hat,
-            self.real_rho_hat,
-            self.sign_hat,
+        arguments, options = self._pole_arguments(rho_mod, theta_mod)
+        q = pole_denominator(*arguments, **options, backend=self.backend)
+        return q.expand(*rho_mod.shape[:2], -1, -1)
+
+    def poles(
+        self, rho_mod: Tensor, theta_mod: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Poles of the tokens from their modulation.
+
+        Args:
+            rho_mod (Tensor): As returned by :meth:`drive`.
+            theta_mod (Tensor): The same for the angles.
+
+        Returns:
+            tuple: Real poles ``(batch, length, groups, reals)``; radii and
+            angles of the pairs ``(batch, length, groups, pairs)``.
+        """
+        arguments, options = self._pole_arguments(rho_mod, theta_mod)
+        return tuple(
+            pole.expand(*rho_mod.shape[:2], -1, -1)
+            for pole in token_poles(*arguments, **options)
         )
-        if not self.num_modulations:
-            q = pole_denominator(*poles, eps=self.eps, backend=self.backend)
-            return q.expand(*rho_mod.shape[:2], -1, -1)
-        return pole_denominator(
-            *poles,
-            rho_mod + self.rho_bias,
-            theta_mod + self.theta_bias,
+
+    def _pole_arguments(
+        self, rho_mod: Tensor, theta_mod: Tensor
+    ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
+        options = dict(
             eps=self.eps,
             delta_min=self.delta_min,
             delta_0=self.delta_0,
             lambda_theta=self.lambda_theta,
-            backend=self.backend,
         )
+        if not self.num_modulations:
+            return self._base_poles(), options
+        modulation = (rho_mod + self.rho_bias, theta_mod + self.theta_bias)
+        return (*self._base_poles(), *modulation), options
 
 
 def _check(
