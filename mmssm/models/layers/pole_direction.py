@@ -15,6 +15,7 @@ from mmssm.ops import (
 )
 
 REALIZATIONS = ('direct', 'modal')
+_MAX_RESIDUE = 4.0
 
 
 class PoleDirection(nn.Module):
@@ -34,7 +35,7 @@ class PoleDirection(nn.Module):
     That is the direct form, the paper's operator. With
     ``realization='modal'`` the same poles are parallel modes with learned
     residues (:func:`mmssm.ops.modal_scan`): a different operator, equal to
-    the direct form at the start, that no sequence of tokens can make grow
+    the direct form at the start (where no poles nearly coincide), that no sequence of tokens can make grow
     beyond a bound.
 
     Args:
@@ -143,7 +144,9 @@ class PoleDirection(nn.Module):
             self.rho_bias.fill_(math.log(math.expm1(self._softplus_at_one())))
             self.theta_bias.zero_()
         if self.realization == 'modal':
-            self.residues.copy_(self._residues_of_direct_form())
+            # Poles that nearly coincide would have huge residues.
+            residues = self._residues_of_direct_form()
+            self.residues.copy_(residues.clamp(-_MAX_RESIDUE, _MAX_RESIDUE))
 
     def _softplus_at_one(self) -> float:
         return self.delta_0 - self.delta_min
