@@ -1,5 +1,6 @@
 """The SSD recurrence as a custom operator."""
 
+import math
 from typing import Any
 
 import torch
@@ -27,9 +28,13 @@ def ssd_chunk_scan_op(
     dt_softplus: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scan on a backend; see `ssd_chunk_scan_fwd` of the `torch` backend."""
+    """Scan on a backend; see `ssd_chunk_scan_fwd` of the `torch` backend.
+
+    The states before the chunks are flat here: of an axis of chunks, a traced
+    graph asks whether its size is 1, and then serves only such lengths.
+    """
     kernels = load_backend('ssd_chunk_scan', backend)
-    return kernels.ssd_chunk_scan_fwd(
+    y, final_states, chunk_states = kernels.ssd_chunk_scan_fwd(
         x,
         dt,
         A,
@@ -43,6 +48,7 @@ def ssd_chunk_scan_op(
         chunk_size,
         dt_softplus,
     )
+    return y, final_states, chunk_states.flatten()
 
 
 @ssd_chunk_scan_op.register_fake
@@ -61,17 +67,16 @@ def _(
     dt_softplus: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    batch, length, heads, headdim = x.shape
-    shape = (heads, headdim, B.shape[-1])
     if backend == 'torch':
-        chunks = -(-length // chunk_size)
+        chunks = -(-x.shape[1] // chunk_size)
     else:
-        chunks = num_chunks(length, chunk_size)
+        chunks = num_chunks(x.shape[1], chunk_size)
+    shape = (x.shape[0], *x.shape[2:], B.shape[-1])
     dtype = working_dtype(x.dtype)
     return (
         torch.empty_like(x),
-        x.new_empty(batch, *shape, dtype=dtype),
-        x.new_empty(batch, chunks, *shape, dtype=dtype),
+        x.new_empty(shape, dtype=dtype),
+        x.new_empty(chunks * math.prod(shape), dtype=dtype),
     )
 
 
@@ -97,6 +102,7 @@ def ssd_chunk_scan_backward_op(
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 ]:
     """Adjoint on a backend; absent gradients are empty tensors."""
+    batch, _, heads, headdim = x.shape
     kernels = load_backend('ssd_chunk_scan', backend)
     gradients = kernels.ssd_chunk_scan_bwd(
         grad_y,
@@ -111,7 +117,7 @@ def ssd_chunk_scan_backward_op(
         dt_bias,
         seq_idx,
         initial_states,
-        chunk_states,
+        chunk_states.view(batch, -1, heads, headdim, B.shape[-1]),
         chunk_size,
         dt_softplus,
     )

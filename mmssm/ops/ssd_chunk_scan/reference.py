@@ -86,7 +86,9 @@ def sequence_changes(seq_idx: Tensor | None) -> Tensor | None:
     """
     if seq_idx is None:
         return None
-    return F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0))
+    changes = seq_idx != seq_idx.roll(1, dims=1)
+    changes[:, :1] = False
+    return changes
 
 
 def step_size(
