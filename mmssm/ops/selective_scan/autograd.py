@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
 from mmssm.ops.dispatch import load_backend
-from mmssm.ops.precision import working_dtype
+from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.selective_scan.checkpoints import num_checkpoints
 
 
@@ -86,21 +86,23 @@ def selective_scan_backward_op(
 ]:
     """Adjoint on a backend; absent gradients are empty tensors."""
     kernels = load_backend('selective_scan', backend)
-    gradients = kernels.selective_scan_bwd(
-        grad_y,
-        grad_last_state,
-        u,
-        delta,
-        A,
-        B,
-        C,
-        D,
-        z,
-        delta_bias,
-        checkpoints,
-        delta_softplus,
-        reverse,
-    )
+    # The caller may differentiate under autocast.
+    with autocast_off(u):
+        gradients = kernels.selective_scan_bwd(
+            grad_y,
+            grad_last_state,
+            u,
+            delta,
+            A,
+            B,
+            C,
+            D,
+            z,
+            delta_bias,
+            checkpoints,
+            delta_softplus,
+            reverse,
+        )
     return tuple(present(gradient, u) for gradient in gradients)
 
 
