@@ -41,10 +41,16 @@ def results(
     leaves = {
         name: leaf for name, leaf in leaves.items() if leaf.requires_grad
     }
+    # With few leaves, some outputs may depend on none.
+    pairs = [
+        (out, grad)
+        for out, grad in zip(outputs, upstream(outputs), strict=True)
+        if out.requires_grad
+    ]
     gradients = torch.autograd.grad(
-        outputs,
+        [out for out, _ in pairs],
         list(leaves.values()),
-        upstream(outputs),
+        [grad for _, grad in pairs],
         allow_unused=True,
         materialize_grads=True,
     )

@@ -88,7 +88,7 @@ def case(
 
 
 ALONG_TIME = ('u', 'delta', 'z', 'B', 'C')
-CHANNELS_LAST = {name: swapped for name in ALONG_TIME}
+CHANNELS_LAST = dict.fromkeys(ALONG_TIME, swapped)
 SCANS = [
     case('all', runs_in=(*HALF, 'float64'), interpreted=True),
     case('all_reverse', reverse=True, runs_in=HALF, interpreted=True),
