@@ -20,7 +20,11 @@ from mmssm.kernels.triton.ssd_chunk_scan_fwd import (
 )
 from mmssm.ops.ssd_chunk_scan.chunks import kernel_chunk_size, num_chunks
 
+# Tiles that fit into registers. Without tensor cores, which exact float32
+# products cannot use, a thread holds whole rows of its operands.
 _LARGEST_BLOCK = 64
+_LARGEST_EXACT_BLOCK = 32
+_MATRIX_OPTIONS = {'num_warps': 8, 'num_stages': 2}
 _HEADS_PER_PROGRAM = 16
 _STATE_PER_PROGRAM = 1024
 
@@ -177,12 +181,17 @@ class _Scan:
         return self.batch, self.heads, self.headdim, self.state
 
     @property
+    def exact(self) -> bool:
+        """Whether matrix products are exact float32 ones."""
+        return self.operand == tl.float32 and self.precision == 'ieee'
+
+    @property
     def block_p(self) -> int:
-        return _block(self.headdim)
+        return self.block(self.headdim)
 
     @property
     def block_n(self) -> int:
-        return _block(self.state)
+        return self.block(self.state)
 
     @property
     def tiles_p(self) -> int:
@@ -212,7 +221,12 @@ class _Scan:
             OPERAND=self.operand,
             UPCAST=interpreted(),
             PRECISION=self.precision,
+            **_MATRIX_OPTIONS,
         )
+
+    def block(self, size: int) -> int:
+        largest = _LARGEST_EXACT_BLOCK if self.exact else _LARGEST_BLOCK
+        return min(largest, max(16, triton.next_power_of_2(size)))
 
 
 def _prepare(
@@ -248,7 +262,7 @@ def _prepare(
     )
     # Float16 operands become tf32 ones: as many digits, but a product of a
     # decay, a step size and a score cannot overflow.
-    tf32 = x.dtype == torch.float16 or torch.backends.cuda.matmul.allow_tf32
+    tf32 = x.dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
     return _Scan(
         batch=batch,
         length=length,
@@ -407,7 +421,7 @@ def _grad_inputs(
         *_strides(z),
         *dx.stride(),
         *scan.sizes,
-        **scan.constants,
+        **scan.constants | {'BLOCK_N': _slice(scan.block_n)},
     )
     dD = None
     if D is not None:
@@ -451,7 +465,7 @@ def _grad_matrices(
         *C.stride(),
         *_strides(z),
         *scan.sizes,
-        **scan.constants,
+        **scan.constants | {'BLOCK_P': _slice(scan.block_p)},
     )
     per_group = (scan.groups, scan.heads // scan.groups)
     dB = dB.unflatten(2, per_group).sum(3).to(B.dtype)
@@ -484,8 +498,12 @@ def _grad_steps(
     return grad.to(dt.dtype), dA, ddt_bias
 
 
-def _block(size: int) -> int:
-    return min(_LARGEST_BLOCK, max(16, triton.next_power_of_2(size)))
+def _slice(block: int) -> int:
+    """Tile of the axis that a backward kernel sums over.
+
+    Smaller, since these kernels hold more tiles at a time.
+    """
+    return max(16, block // 2)
 
 
 def _float(tensor: Tensor | None) -> Tensor | None:

@@ -8,7 +8,6 @@ the state at the start of every chunk.
 import triton
 import triton.language as tl
 
-from mmssm.kernels.triton.launch import autotune
 from mmssm.kernels.triton.ssd_chunk_scan_tiles import (
     add_dot,
     decay_from_start,
@@ -21,14 +20,6 @@ from mmssm.kernels.triton.ssd_chunk_scan_tiles import (
 )
 
 
-@autotune(
-    configs=[
-        triton.Config({}, num_warps=4, num_stages=1),
-        triton.Config({}, num_warps=4, num_stages=2),
-        triton.Config({}, num_warps=8, num_stages=2),
-    ],
-    key=['HEADDIM', 'STATE', 'CHUNK', 'BLOCK_P', 'BLOCK_N'],
-)
 @triton.jit
 def _ssd_chunk_scan_bwd_kernel_inputs(
     grad_y, x, B, C, D, z, steps, sums, segments, grad_states, dx, grad_steps, dD,
@@ -120,14 +111,6 @@ def _ssd_chunk_scan_bwd_kernel_inputs(
     )
 
 
-@autotune(
-    configs=[
-        triton.Config({}, num_warps=4, num_stages=1),
-        triton.Config({}, num_warps=8, num_stages=1),
-        triton.Config({}, num_warps=8, num_stages=2),
-    ],
-    key=['HEADDIM', 'STATE', 'CHUNK', 'BLOCK_P', 'BLOCK_N'],
-)
 @triton.jit
 def _ssd_chunk_scan_bwd_kernel_matrices(
     grad_y, x, B, C, z, steps, sums, segments, states, grad_states, dB, dC, grad_decay,
@@ -215,13 +198,26 @@ def _ssd_chunk_scan_bwd_kernel_matrices(
         C, frames, n, stride_C_length, stride_C_n, length, STATE
     )
 
+    from_state = tl.sum(dC_tile * C_tile.to(tl.float32), 1)
+    to_state = tl.sum(dB_tile * B_tile.to(tl.float32), 1)
+    offset = (batch * length * heads + head) * STATE
+    stride_length = heads * STATE
+    dC_tile = add_dot(dC_tile, grad_scores, B_tile, OPERAND, UPCAST, PRECISION)
+    store_tile(
+        dC + offset, dC_tile, frames, n, stride_length, 1, length, STATE
+    )
+    dB_tile = add_dot(
+        dB_tile, tl.trans(grad_scores), C_tile, OPERAND, UPCAST, PRECISION
+    )
+    store_tile(
+        dB + offset, dB_tile, frames, n, stride_length, 1, length, STATE
+    )
+
     # The decay of frame k acts on everything that passes it: from the state
     # before the chunk to outputs at k or later, from frames before k to the
     # state after the chunk, from frames before k to outputs at k or later,
     # and from state to state. Each is summed as such; differences of running
     # sums would leave the rounding of what does not pass k.
-    from_state = tl.sum(dC_tile * C_tile.to(tl.float32), 1)
-    to_state = tl.sum(dB_tile * B_tile.to(tl.float32), 1)
     scores = tl.zeros((CHUNK, CHUNK), tl.float32)
     scores = add_dot(
         scores, C_tile, tl.trans(B_tile), OPERAND, UPCAST, PRECISION
@@ -234,16 +230,3 @@ def _ssd_chunk_scan_bwd_kernel_matrices(
     passing += decay_of_chunk(sums, segments, CHUNK) * tl.sum(through, 0)
     grad_decay += (tl.program_id(1) * cells + cell) * CHUNK
     tl.store(grad_decay + inside, passing)
-
-    dC_tile = add_dot(dC_tile, grad_scores, B_tile, OPERAND, UPCAST, PRECISION)
-    dB_tile = add_dot(
-        dB_tile, tl.trans(grad_scores), C_tile, OPERAND, UPCAST, PRECISION
-    )
-    offset = (batch * length * heads + head) * STATE
-    stride_length = heads * STATE
-    store_tile(
-        dC + offset, dC_tile, frames, n, stride_length, 1, length, STATE
-    )
-    store_tile(
-        dB + offset, dB_tile, frames, n, stride_length, 1, length, STATE
-    )

@@ -6,7 +6,6 @@ The constants are explained in ``ssd_chunk_scan_tiles``.
 import triton
 import triton.language as tl
 
-from mmssm.kernels.triton.launch import autotune
 from mmssm.kernels.triton.ssd_chunk_scan_tiles import (
     add_dot,
     decay_from_start,
@@ -59,13 +58,6 @@ def _ssd_chunk_scan_fwd_kernel_decay(
     )
 
 
-@autotune(
-    configs=[
-        triton.Config({}, num_warps=4, num_stages=1),
-        triton.Config({}, num_warps=8, num_stages=1),
-    ],
-    key=['CHUNK', 'BLOCK_P', 'BLOCK_N', 'ADJOINT'],
-)
 @triton.jit
 def _ssd_chunk_scan_fwd_kernel_states(
     left, gate, right, steps, sums, segments, states,
@@ -169,14 +161,6 @@ def _ssd_chunk_scan_fwd_kernel_pass(
         tl.store(last + cell * SIZE + index, state, mask=mask)
 
 
-@autotune(
-    configs=[
-        triton.Config({}, num_warps=4, num_stages=1),
-        triton.Config({}, num_warps=4, num_stages=2),
-        triton.Config({}, num_warps=8, num_stages=2),
-    ],
-    key=['HEADDIM', 'STATE', 'CHUNK', 'BLOCK_P', 'BLOCK_N'],
-)
 @triton.jit
 def _ssd_chunk_scan_fwd_kernel_output(
     x, B, C, D, z, steps, sums, segments, states, grad_y, out,
