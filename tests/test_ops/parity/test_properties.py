@@ -52,7 +52,7 @@ def test_two_parts_equal_whole(op, backend, cut, device):
         compare(actual, expected(op, case.name, dtype, device), backend, dtype)
 
 
-@pytest.mark.each_backend(*REVERSIBLE)
+@pytest.mark.each_backend(*REVERSIBLE, interpreted=False)
 def test_parts_of_many_tokens_equal_whole(op, backend, device):
     # An empty part in between, and parts longer than a chunk of states.
     dtype = finest(backend)
@@ -126,7 +126,7 @@ def test_two_threads_give_the_same_every_time(op, backend, layout, device):
         assert torch.equal(value, second[key]), key
 
 
-@pytest.mark.each_backend()
+@pytest.mark.each_backend(interpreted=False)
 def test_repeated_runs_are_bit_identical(op, backend, device):
     case = basic(op)
     first, second = (
@@ -136,7 +136,7 @@ def test_repeated_runs_are_bit_identical(op, backend, device):
         assert torch.equal(value, second[key]), key
 
 
-@pytest.mark.each_backend()
+@pytest.mark.each_backend(interpreted=False)
 def test_gradient_of_one_input_only(op, backend, device):
     case = basic(op)
     every = run(case, torch.float32, backend, device)
@@ -147,7 +147,7 @@ def test_gradient_of_one_input_only(op, backend, device):
         assert torch.equal(one[key], every[key]), name
 
 
-@pytest.mark.each_backend()
+@pytest.mark.each_backend(interpreted=False)
 def test_no_gradient_is_wanted(op, backend, device):
     case = basic(op)
     tensors = case.tensors(torch.float32, device)
@@ -235,7 +235,7 @@ def test_empty_sequence_returns_a_copy_of_the_state(op, backend, device):
     assert last.data_ptr() != state.data_ptr()
 
 
-@pytest.mark.each_backend()
+@pytest.mark.each_backend(interpreted=False)
 def test_autocast_changes_nothing(op, backend, device):
     case = basic(op)
     plain = run(case, torch.float32, backend, device)
@@ -248,7 +248,7 @@ def test_autocast_changes_nothing(op, backend, device):
         assert torch.equal(value, cast[key]), key
 
 
-@pytest.mark.each_backend(*HAND_WRITTEN)
+@pytest.mark.each_backend(*HAND_WRITTEN, interpreted=False)
 def test_adjoint_under_autocast(op, backend, device):
     case = basic(op)
     plain = run(case, torch.float32, backend, device)
@@ -258,7 +258,7 @@ def test_adjoint_under_autocast(op, backend, device):
         assert torch.equal(value, cast[key]), key
 
 
-@pytest.mark.each_backend(*HAND_WRITTEN)
+@pytest.mark.each_backend(*HAND_WRITTEN, interpreted=False)
 def test_no_second_derivative(op, backend, device):
     case = basic(op)
     leaves = leaves_of(case.tensors(torch.float32, device))
@@ -288,7 +288,7 @@ def test_channels_last_stays_channels_last(op, backend, reverse, device):
         assert not tensor.is_contiguous()
 
 
-@pytest.mark.each_backend()
+@pytest.mark.each_backend(interpreted=False)
 def test_inputs_are_not_written(op, backend, device):
     case = basic(op)
     tensors = case.tensors(torch.float32, device)
