@@ -232,3 +232,47 @@ def test_bad_shape(name, shape):
     inputs[name] = torch.zeros(shape)
     with pytest.raises(ValueError, match='has shape .* expected'):
         cayley_rotate(**inputs)
+
+
+@pytest.mark.parametrize(('state', 'rank'), [(16, 2), (4, 6)])
+def test_one_graph_serves_every_batch(
+    run_with_gradients, assert_same, state, rank
+):
+    torch._dynamo.reset()
+    compilations = []
+
+    def count(graph, example_inputs):
+        compilations.append(graph)
+        return graph
+
+    graphs = [
+        torch.compile(
+            cayley_rotate, fullgraph=True, backend=backend, dynamic=True
+        )
+        for backend in (count, 'aot_eager')
+    ]
+    # The first one equals no other size, which would be taken for the same.
+    for batch in (7, 2, 9):
+        inputs = make(state, rank, batch=batch)
+        expected = run_with_gradients(cayley_rotate, inputs)
+        for compiled in graphs:
+            actual = run_with_gradients(compiled, inputs)
+            assert_same(actual, expected, torch.float64)
+    assert len(compilations) == 1
+
+
+@pytest.mark.parametrize(('state', 'rank'), [(16, 2), (4, 6)])
+def test_exported_program_takes_any_batch(state, rank):
+    class Rotate(torch.nn.Module):
+        def forward(self, inputs):
+            return cayley_rotate(**inputs)
+
+    batch = torch.export.Dim('batch', min=1, max=1000)
+    program = torch.export.export(
+        Rotate(),
+        (make(state, rank, batch=3),),
+        dynamic_shapes=({name: {0: batch} for name in make()},),
+    ).module()
+    for other in (1, 2, 7):
+        inputs = make(state, rank, batch=other)
+        torch.testing.assert_close(program(inputs), cayley_rotate(**inputs))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmssm.ops.rms_norm_gated import rms_norm_gated
+from mmssm.ops import rms_norm_gated
 
 BACKENDS = ('reference', 'torch')
 
@@ -261,3 +261,52 @@ def test_bad_shape(name, shape):
 def test_bad_argument(argument, error, message):
     with pytest.raises(error, match=message):
         rms_norm_gated(**make() | argument)
+
+
+@pytest.mark.parametrize('norm_before_gate', [False, True])
+@pytest.mark.parametrize('group_size', [None, 4])
+def test_one_graph_serves_every_length(
+    run_with_gradients, assert_same, group_size, norm_before_gate
+):
+    torch._dynamo.reset()
+    compilations = []
+
+    def count(graph, example_inputs):
+        compilations.append(graph)
+        return graph
+
+    norm = functools.partial(
+        rms_norm_gated,
+        group_size=group_size,
+        norm_before_gate=norm_before_gate,
+    )
+    graphs = {
+        backend: torch.compile(
+            norm, fullgraph=True, backend=backend, dynamic=True
+        )
+        for backend in (count, 'aot_eager')
+    }
+    for length in (5, 2, 9):
+        inputs = make((2, length, 12))
+        expected = run_with_gradients(norm, inputs)
+        for compiled in graphs.values():
+            actual = run_with_gradients(compiled, inputs)
+            assert_same(actual, expected, torch.float64)
+    assert len(compilations) == 1
+
+
+def test_exported_program_takes_any_length():
+    class Norm(torch.nn.Module):
+        def forward(self, inputs):
+            return rms_norm_gated(**inputs)
+
+    length = torch.export.Dim('length', min=1, max=1000)
+    dynamic = {
+        name: {1: length} if name in ('x', 'z') else None for name in make()
+    }
+    program = torch.export.export(
+        Norm(), (make((2, 5, 12)),), dynamic_shapes=(dynamic,)
+    ).module()
+    for other in (1, 2, 33):
+        inputs = make((2, other, 12))
+        torch.testing.assert_close(program(inputs), rms_norm_gated(**inputs))

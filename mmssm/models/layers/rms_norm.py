@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mmssm.ops.rms_norm_gated import rms_norm_gated
+from mmssm.ops import rms_norm_gated
 
 
 class GatedRMSNorm(nn.Module):

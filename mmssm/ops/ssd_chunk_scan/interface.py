@@ -26,7 +26,6 @@ from mmssm.ops.ssd_chunk_scan.vectorized import (
 )
 
 _AVAILABLE = ('reference', 'torch', 'triton')
-_STEP_AVAILABLE = ('reference', 'torch')
 _INTEGERS = (
     torch.uint8,
     torch.int8,
@@ -221,8 +220,9 @@ def ssd_step(
         dt_bias (Tensor, optional): Added to ``dt``, shape ``(heads,)``.
         dt_softplus (bool): Whether softplus is applied to ``dt`` (after
             ``dt_bias``). Default: False.
-        backend (str, optional): ``'reference'`` or ``'torch'``; None picks by
-            device.
+        backend (str, optional): ``'reference'``, ``'torch'`` or
+            ``'triton'``; None picks ``'torch'``, since one frame is too
+            little for kernels.
 
     Returns:
         tuple[Tensor, Tensor]: Output like ``x``, in its dtype, and the new
@@ -231,7 +231,7 @@ def ssd_step(
     Raises:
         TypeError: If a tensor is not real floating.
         ValueError: If a shape does not fit.
-        RuntimeError: If ``backend`` cannot serve this operator.
+        RuntimeError: If ``backend`` cannot serve the call.
 
     Example:
         >>> import torch
@@ -258,7 +258,26 @@ def ssd_step(
     check_shape('z', z, '(batch, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[1])
     _check_state('state', state, x, B)
-    backend = choose_backend('ssd_step', backend, x, _STEP_AVAILABLE)
+    backend = choose_backend('ssd_step', backend or 'torch', x, _AVAILABLE)
+    if backend == 'triton':
+        frame = (x, dt, B, C, z)
+        x, dt, B, C, z = (None if t is None else t.unsqueeze(1) for t in frame)
+        y, state = ssd_chunk_scan(
+            x,
+            dt,
+            A,
+            B,
+            C,
+            chunk_size=1,
+            D=D,
+            z=z,
+            dt_bias=dt_bias,
+            initial_states=state,
+            dt_softplus=dt_softplus,
+            return_final_states=True,
+            backend=backend,
+        )
+        return y.squeeze(1), state
     step = ssd_step_reference if backend == 'reference' else ssd_step_torch
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
