@@ -195,7 +195,9 @@ def selective_scan_bwd(
     du, ddelta = (torch.empty_like(t, dtype=dtype) for t in (u, delta))
     dz = None if z is None else torch.empty_like(z, dtype=dtype)
     # Partial sums: by batch element, and by work item of a group.
-    dA, dinitial_state = u.new_empty((2, batch, *A.shape), dtype=dtype)
+    dA, dinitial_state = (
+        u.new_empty((batch, *A.shape), dtype=dtype) for _ in range(2)
+    )
     dB, dC = u.new_empty((2, items, *B.shape), dtype=dtype)
     dD, ddelta_bias = (
         None if t is None else u.new_empty((batch, dim), dtype=dtype)

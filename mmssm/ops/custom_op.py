@@ -8,6 +8,7 @@ An operator with kernels is a pair of ``torch.library`` operators,
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 from torch.library import CustomOpDef
 
@@ -15,6 +16,40 @@ from torch.library import CustomOpDef
 def present(tensor: Tensor | None, like: Tensor) -> Tensor:
     """Stand an empty tensor in for None, which an operator cannot return."""
     return like.new_empty(0) if tensor is None else tensor
+
+
+def like_inputs(
+    gradients: Sequence[Tensor | None],
+    inputs: Sequence[Tensor | None],
+    like: Tensor,
+) -> tuple[Tensor, ...]:
+    """Lay gradients out as ``torch.empty_like`` of their inputs.
+
+    The fake operators promise that layout; backends may return any.
+
+    Args:
+        gradients (Sequence[Tensor | None]): Of the inputs.
+        inputs (Sequence[Tensor | None]): Tensors with their layouts.
+        like (Tensor): Tells the dtype and device of the empty tensors that
+            stand in for None.
+
+    Returns:
+        tuple: One tensor for every input.
+    """
+    return tuple(
+        like.new_empty(0) if tensor is None else _laid_out(gradient, tensor)
+        for gradient, tensor in zip(gradients, inputs, strict=True)
+    )
+
+
+def _laid_out(gradient: Tensor, tensor: Tensor) -> Tensor:
+    whole = gradient.storage_offset() == 0
+    if whole and gradient.is_contiguous() and tensor.is_contiguous():
+        return gradient
+    promised = torch.empty_like(tensor, dtype=gradient.dtype)
+    if whole and gradient.stride() == promised.stride():
+        return gradient
+    return promised.copy_(gradient)
 
 
 def wanted(

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.custom_op import forbid_second_derivative, like_inputs, wanted
 from mmssm.ops.dispatch import load_backend
 
 
@@ -55,7 +55,7 @@ def causal_conv1d_backward_op(
     gradients = kernels.causal_conv1d_bwd(
         grad_y, x, weight, bias, initial_states, silu, reverse
     )
-    return tuple(present(gradient, x) for gradient in gradients)
+    return like_inputs(gradients, (x, weight, bias, initial_states), x)
 
 
 @causal_conv1d_backward_op.register_fake

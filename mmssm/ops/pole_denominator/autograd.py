@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.custom_op import forbid_second_derivative, like_inputs, wanted
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import working_dtype
 
@@ -95,7 +95,8 @@ def pole_denominator_backward_op(
         delta_0,
         lambda_theta,
     )
-    return tuple(present(gradient, grad_q) for gradient in gradients)
+    inputs = (rho_hat, theta_hat, real_rho_hat, sign_hat, rho_mod, theta_mod)
+    return like_inputs(gradients, inputs, grad_q)
 
 
 @pole_denominator_backward_op.register_fake

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.custom_op import forbid_second_derivative, like_inputs, wanted
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import working_dtype
 
@@ -75,7 +75,8 @@ def pole_scan_backward_op(
         eta_dtype,
         reverse,
     )
-    return tuple(present(gradient, grad_out) for gradient in gradients)
+    # y has the layout of eta.
+    return like_inputs(gradients, (y, q, x, D, z, initial_history), grad_out)
 
 
 @pole_scan_backward_op.register_fake

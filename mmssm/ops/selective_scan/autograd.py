@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.custom_op import forbid_second_derivative, like_inputs, wanted
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.selective_scan.checkpoints import num_checkpoints
@@ -26,9 +26,13 @@ def selective_scan_op(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scan on a backend; see `selective_scan_fwd` of `torch`."""
+    """Scan on a backend; see `selective_scan_fwd` of `torch`.
+
+    The checkpoints are flat here: of an axis of chunks, a traced graph asks
+    whether its size is 1, and then serves only such lengths.
+    """
     kernels = load_backend('selective_scan', backend)
-    return kernels.selective_scan_fwd(
+    y, last_state, checkpoints = kernels.selective_scan_fwd(
         u,
         delta,
         A,
@@ -41,6 +45,7 @@ def selective_scan_op(
         delta_softplus,
         reverse,
     )
+    return y, last_state, checkpoints.flatten()
 
 
 @selective_scan_op.register_fake
@@ -61,8 +66,8 @@ def _(
     batch, dim, length = u.shape
     dtype = working_dtype(u.dtype)
     state = u.new_empty(batch, dim, A.shape[1], dtype=dtype)
-    shape = (batch, num_checkpoints(length), dim, A.shape[1])
-    return torch.empty_like(u), state, u.new_empty(shape, dtype=dtype)
+    kept = num_checkpoints(length) * batch * dim * A.shape[1]
+    return torch.empty_like(u), state, u.new_empty(kept, dtype=dtype)
 
 
 @torch.library.custom_op('mmssm::selective_scan_backward', mutates_args=())
@@ -99,11 +104,13 @@ def selective_scan_backward_op(
             D,
             z,
             delta_bias,
-            checkpoints,
+            checkpoints.view(u.shape[0], -1, *A.shape),
             delta_softplus,
             reverse,
         )
-    return tuple(present(gradient, u) for gradient in gradients)
+    inputs = (u, delta, A, B, C, D, z, delta_bias)
+    *gradients, grad_state = gradients
+    return (*like_inputs(gradients, inputs, u), grad_state)
 
 
 @selective_scan_backward_op.register_fake
@@ -131,7 +138,7 @@ def _(
             u.new_empty(0) if t is None else torch.empty_like(t)
             for t in inputs
         ),
-        torch.empty_like(checkpoints[:, 0]),
+        checkpoints.new_empty(u.shape[0], *A.shape),
     )
 
 
