@@ -19,7 +19,7 @@ OPTION_SETS = {
         'no_groups',
         'channels_last',
         'expanded',
-        'length_131_reverse',
+        'length_65_reverse',
         'half_everything',
         'float_state_of_half',
     ),
@@ -152,7 +152,8 @@ ALONG_TIME = (*STREAMS, 'pole_denominator', 'rms_norm_gated')
 
 def _dynamic(op, tensors):
     """Mark the axis of time of every tensor that has one."""
-    length = torch.export.Dim('length', min=2, max=512)
+    # The final state of a sequence shorter than a filter is another graph.
+    length = torch.export.Dim('length', min=4, max=512)
     names = {
         'pole_denominator': ('rho_mod', 'theta_mod'),
         'rms_norm_gated': ('x', 'z'),
@@ -186,7 +187,7 @@ def test_export_with_dynamic_length(op, strict, device, fresh_compiler):
         strict=strict,
     )
     # Shorter, longer, and with more chunks than the example.
-    for length in (2, 11, 70):
+    for length in (4, 11, 70):
         tensors = _of_length(op, length).tensors(torch.float32, device)
         expected = case.call(tensors, None)
         actual = program.module()(tensors)
