@@ -8,22 +8,16 @@ from mmssm.kernels.triton.launch import device_guard
 from mmssm.kernels.triton.selective_scan_bwd import _selective_scan_bwd_kernel
 from mmssm.kernels.triton.selective_scan_fwd import _selective_scan_fwd_kernel
 from mmssm.kernels.triton.selective_scan_parts import TOKENS
+from mmssm.kernels.triton.selective_scan_tiling import (
+    backward_tiling,
+    forward_tiling,
+)
 from mmssm.ops.selective_scan.checkpoints import (
     CHECKPOINT_EVERY,
     num_checkpoints,
 )
 
-_LARGEST_STATE = 256
-# Rows of the state that one warp takes.
-_ROWS_PER_WARP = 16
-# Elements of the state that one warp holds without running out of registers.
-TILE_FORWARD = 512
-TILE_BACKWARD = 128
-# With fewer programs than this a large GPU is not busy, and narrower blocks
-# of channels pay.
-_ENOUGH_PROGRAMS = 1024
-_WIDEST_BLOCK = 32
-_NARROWEST_BLOCK = 8
+_LARGEST_STATE = 128
 
 
 def selective_scan_fwd(
@@ -72,7 +66,7 @@ def selective_scan_fwd(
         (batch, num_checkpoints(length), dim, state), dtype=torch.float32
     )
     _check_size(state, (u, delta, z, y), (B, C))
-    block, tiling = tiling_for(batch, dim, groups, state, TILE_FORWARD)
+    block, tiling = forward_tiling(batch, dim, groups, state)
     grid = (batch * groups * triton.cdiv(dim // groups, block),)
     with device_guard(u):
         _selective_scan_fwd_kernel[grid](
@@ -150,7 +144,7 @@ def selective_scan_bwd(
     """
     batch, dim, length = u.shape
     groups, state = B.shape[1:3]
-    block, tiling = tiling_for(batch, dim, groups, state, TILE_BACKWARD)
+    block, tiling = backward_tiling(batch, dim, groups, state)
     blocks = triton.cdiv(dim // groups, block)
     programs = batch * groups * blocks
     du, ddelta = torch.empty_like(u), torch.empty_like(delta)
@@ -218,39 +212,6 @@ def selective_scan_bwd(
         dz,
         _add_up(dbias, delta_bias),
         dinitial_state,
-    )
-
-
-def tiling_for(
-    batch: int, dim: int, groups: int, state: int, tile: int
-) -> tuple[int, dict[str, int]]:
-    """Choose the shape of the programs.
-
-    Args:
-        batch (int): Entries of the batch.
-        dim (int): Channels of all groups.
-        groups (int): Groups of channels.
-        state (int): States per channel.
-        tile (int): Elements of the state per warp, `TILE_FORWARD` or
-            `TILE_BACKWARD`.
-
-    Returns:
-        tuple[int, dict[str, int]]: Channels per program, and the keywords
-        that a kernel needs for them.
-    """
-    padded = triton.next_power_of_2(state)
-    warps = max(1, padded // _ROWS_PER_WARP)
-    block = min(_WIDEST_BLOCK, tile * warps // padded)
-    while block > _NARROWEST_BLOCK and (
-        batch * groups * triton.cdiv(dim // groups, block) < _ENOUGH_PROGRAMS
-    ):
-        block //= 2
-    return block, dict(
-        STATE=state,
-        N=padded,
-        BLOCK_D=block,
-        CHUNK=CHECKPOINT_EVERY,
-        num_warps=warps,
     )
 
 

@@ -190,6 +190,31 @@ def _selective_scan_bwd_kernel(
                 if z is not None:
                     ys = ys + (tl.sum(h * out_of[j][:, None], axis=0),)
 
+            # Stored before the adjoint, to free their registers.
+            store_tile(
+                dC_first,
+                time_step,
+                states * length,
+                start,
+                states_here,
+                join_columns(dCs),
+            )
+            if z is not None:
+                y_tile = join_columns(ys)
+                if D is not None:
+                    y_tile += skip * u_tile
+                dz_first, dz_step = seek(
+                    dz + batch * dz_batch, dz_time, length, REVERSE
+                )
+                store_tile(
+                    dz_first,
+                    dz_step,
+                    channels * dz_dim,
+                    start,
+                    here,
+                    y_tile * dgate,
+                )
+
             dBs = ()
             along_B = ()
             along_A = ()
@@ -209,14 +234,6 @@ def _selective_scan_bwd_kernel(
                 start,
                 states_here,
                 join_columns(dBs),
-            )
-            store_tile(
-                dC_first,
-                time_step,
-                states * length,
-                start,
-                states_here,
-                join_columns(dCs),
             )
             dinput = join_columns(along_B)
             du_tile = dt * dinput
@@ -239,21 +256,6 @@ def _selective_scan_bwd_kernel(
                 here,
                 ddelta_tile,
             )
-            if z is not None:
-                y_tile = join_columns(ys)
-                if D is not None:
-                    y_tile += skip * u_tile
-                dz_first, dz_step = seek(
-                    dz + batch * dz_batch, dz_time, length, REVERSE
-                )
-                store_tile(
-                    dz_first,
-                    dz_step,
-                    channels * dz_dim,
-                    start,
-                    here,
-                    y_tile * dgate,
-                )
         tl.debug_barrier()
 
     entry = batch * per_state + in_state
