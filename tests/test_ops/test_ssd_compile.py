@@ -165,6 +165,21 @@ def test_custom_op_equals_reference(
     assert_same(run_with_gradients(op, inputs), expected, torch.float64)
 
 
+@pytest.mark.parametrize('output', [0, 1])
+def test_gradient_of_one_output_only(
+    make_ssd, run_with_gradients, assert_same, output
+):
+    inputs = make_ssd(9)
+    expected = run_with_gradients(
+        lambda **leaves: scan(**leaves)[output], inputs
+    )
+    actual = run_with_gradients(
+        lambda **leaves: ssd_chunk_scan_op(*arguments(leaves, None))[output],
+        inputs,
+    )
+    assert_same(actual, expected, torch.float64)
+
+
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
 def test_custom_op_in_low_precision(make_ssd, run_with_gradients, dtype):
     inputs = make_ssd(9, dtype=torch.float32)

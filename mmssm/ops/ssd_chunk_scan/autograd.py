@@ -155,11 +155,23 @@ def _(
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     *tensors, ctx.chunk_size, ctx.dt_softplus, ctx.backend = inputs
     ctx.save_for_backward(*tensors, output[2])
+    # Else the backward pass is given zeros as large as the chunk states.
+    ctx.set_materialize_grads(False)
 
 
 def _backward(
-    ctx: Any, grad_y: Tensor, grad_final_states: Tensor, _: Tensor
+    ctx: Any,
+    grad_y: Tensor | None,
+    grad_final_states: Tensor | None,
+    _: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
+    x, B = ctx.saved_tensors[0], ctx.saved_tensors[3]
+    if grad_y is None:
+        grad_y = torch.zeros_like(x)
+    if grad_final_states is None:
+        shape = (x.shape[0], *x.shape[2:], B.shape[-1])
+        dtype = working_dtype(x.dtype)
+        grad_final_states = x.new_zeros(shape, dtype=dtype)
     gradients = ssd_chunk_scan_backward_op(
         grad_y,
         grad_final_states,
