@@ -1,6 +1,7 @@
 """The Cayley rotation: exactness, gradients, extreme angles."""
 
 import functools
+import importlib
 
 import pytest
 import torch
@@ -276,3 +277,22 @@ def test_exported_program_takes_any_batch(state, rank):
     for other in (1, 2, 7):
         inputs = make(state, rank, batch=other)
         torch.testing.assert_close(program(inputs), cayley_rotate(**inputs))
+
+
+@pytest.mark.parametrize(
+    ('state', 'rank', 'expected'),
+    [(128, 32, None), (64, 40, None), (128, 33, 'torch'), (65, 65, 'torch')],
+)
+def test_systems_too_large_for_the_kernel_go_to_torch(
+    monkeypatch, state, rank, expected
+):
+    asked = []
+
+    def choose(op, backend, tensor, available):
+        asked.append(backend)
+        return 'reference'
+
+    module = importlib.import_module('mmssm.ops.cayley_rotate.interface')
+    monkeypatch.setattr(module, 'choose_backend', choose)
+    cayley_rotate(**make(state, rank, batch=1, heads=1, headdim=1))
+    assert asked == [expected]

@@ -7,6 +7,7 @@ from mmssm.ops.cayley_rotate.reference import (
     cayley_matrix_reference,
     cayley_rotate_reference,
 )
+from mmssm.ops.cayley_rotate.sizes import LARGEST_SYSTEM
 from mmssm.ops.cayley_rotate.vectorized import cayley_rotate_torch
 from mmssm.ops.checks import check_floating, check_ndim, check_shape
 from mmssm.ops.dispatch import choose_backend
@@ -44,7 +45,8 @@ def cayley_rotate(
         theta (Tensor): Rotation strengths, shape ``(batch, heads, rank)``.
         backend (str, optional): ``'reference'`` (dense solve of size
             ``state``), ``'torch'`` or ``'triton'`` (solve of size ``2 rank``
-            where that is smaller); None picks by device.
+            where that is smaller; the kernel solves for at most 64 unknowns);
+            None picks by device and size.
 
     Returns:
         Tensor: Rotated state like ``state``, in float32 (float64 if ``state``
@@ -79,6 +81,8 @@ def cayley_rotate(
     axes = '(batch, heads, state, rank)'
     check_shape('U', U, axes, (batch, heads, d_state, U.shape[-1]))
     _check_planes(U, V, theta)
+    if backend is None and min(2 * U.shape[-1], d_state) > LARGEST_SYSTEM:
+        backend = 'torch'
     backend = choose_backend('cayley_rotate', backend, state, _AVAILABLE)
     if not state.numel() or not theta.numel():
         backend = 'reference'  # nothing that a kernel could start on
