@@ -1,14 +1,16 @@
 """Convert published SurgicalMamba weights to mmssm's names, and back."""
 
 import argparse
-import os
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
-import torch
-from mmengine.runner.checkpoint import get_torch_safe_globals
 from torch import Tensor
+
+from mmssm.utils.conversion import (
+    load_weights,
+    rename_weights,
+    save_atomically,
+)
 
 # Published name -> ours. `{...}` stands for a part that is kept: `i` a block
 # number, `path` slow or fast, `leaf` the rest. The first rule that fits wins.
@@ -121,37 +123,11 @@ IGNORED = re.compile(r'blocks\.\d+\.mamba\._T_identity')
 PLACEHOLDERS = {'i': r'\d+', 'path': 'slow|fast', 'leaf': r'.+'}
 
 
-def _pattern(template: str) -> re.Pattern:
-    parts = re.split(r'\{(\w+)\}', template)
-    return re.compile(
-        ''.join(
-            f'(?P<{part}>{PLACEHOLDERS[part]})' if n % 2 else re.escape(part)
-            for n, part in enumerate(parts)
-        )
-    )
-
-
 def _rename(
-    state_dict: Mapping[str, Tensor], rules: list[tuple[str, str]]
+    state_dict: Mapping[str, Tensor], rules: Sequence[tuple[str, str]]
 ) -> dict[str, Tensor]:
-    compiled = [(_pattern(source), target) for source, target in rules]
-    renamed, unmatched = {}, []
-    for key, value in state_dict.items():
-        if IGNORED.fullmatch(key):
-            continue
-        for pattern, target in compiled:
-            match = pattern.fullmatch(key)
-            if match:
-                renamed[target.format(**match.groupdict())] = value
-                break
-        else:
-            unmatched.append(key)
-    if unmatched:
-        raise KeyError(
-            f'{len(unmatched)} keys match no rule, so this is not a '
-            'checkpoint of the expected model: ' + ', '.join(unmatched)
-        )
-    return renamed
+    kept = {k: v for k, v in state_dict.items() if not IGNORED.fullmatch(k)}
+    return rename_weights(kept, rules, PLACEHOLDERS)
 
 
 def convert(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -167,7 +143,7 @@ def convert(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         KeyError: If keys match no rule; all of them are named.
     """
-    return _rename(state_dict, list(RULES))
+    return _rename(state_dict, RULES)
 
 
 def reverse(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -219,62 +195,6 @@ def check_complete(published: Iterable[str]) -> None:
             f'{len(missing)} weights are missing, so this is not a whole '
             'model: ' + ', '.join(missing)
         )
-
-
-def load_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read a checkpoint's weights without running code from it.
-
-    Args:
-        path (str or Path): File with a state dict, bare or under the key
-            ``model`` (published) or ``state_dict`` (mmengine).
-
-    Returns:
-        dict: The state dict.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no checkpoint or holds no state dict.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f'no checkpoint at {path}; expected a file saved by PyTorch'
-        )
-    # mmengine's own checkpoints hold its log buffers besides the weights.
-    with torch.serialization.safe_globals(get_torch_safe_globals()):
-        try:
-            checkpoint = torch.load(
-                path, map_location='cpu', weights_only=True
-            )
-        except OSError:
-            raise
-        except Exception as error:
-            # Bytes that are no pickle make the unpickler raise anything.
-            raise ValueError(
-                f'{path} cannot be read as a checkpoint of PyTorch '
-                f'({type(error).__name__}: {str(error)[:200]}); is it one, '
-                'and complete?'
-            ) from error
-    for key in ('model', 'state_dict'):
-        if isinstance(checkpoint, dict) and key in checkpoint:
-            checkpoint = checkpoint[key]
-    if not isinstance(checkpoint, dict) or not all(
-        isinstance(value, Tensor) for value in checkpoint.values()
-    ):
-        raise ValueError(
-            f'{path} holds no state dict; expected a dict of tensors, bare '
-            "or under 'model' or 'state_dict'"
-        )
-    return {key.removeprefix('module.'): v for key, v in checkpoint.items()}
-
-
-def save_atomically(checkpoint: dict, path: str | Path) -> None:
-    """Write a checkpoint so that an interrupted write leaves no file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + '.partial')
-    torch.save(checkpoint, partial)
-    os.replace(partial, path)
 
 
 def parse_args() -> argparse.Namespace:
