@@ -116,8 +116,11 @@ class BuildNative(build_ext):
         super().copy_extensions_to_source()
 
     def build_extension(self, ext: Extension) -> None:
+        target = Path(self.get_ext_fullpath(ext.name))
+        # One of an earlier build would be installed if this one fails.
+        target.unlink(missing_ok=True)
         try:
-            self._build(Path(self.get_ext_fullpath(ext.name)))
+            self._build(target)
         except (CCompilerError, ExecError, OSError) as error:
             self.warn(
                 f'the native CPU kernels were NOT built: {error}\n'

@@ -78,7 +78,11 @@ static inline real *scratch_new(int64_t count)
 #else
 #define VEC_BYTES 16
 #endif
-#define VEC_LANES ((int)(VEC_BYTES / sizeof(real)))
+#if MMSSM_DOUBLE
+#define VEC_LANES (VEC_BYTES / 8)
+#else
+#define VEC_LANES (VEC_BYTES / 4)
+#endif
 
 /* Extensions of gcc and clang: arithmetic works on all lanes, also between a
  * vector and a scalar; comparisons give 0 or -1 in each lane of an ivec. */
@@ -226,35 +230,126 @@ static inline vec vec_silu_slope(vec x)
 #define TILE_STEPS 64
 #define TILE_SIZE (TILE_STEPS * LANES)
 
+/* A vector holds the quads of several channels: groups of 4 lanes. The four
+ * shuffles below act on each quad alone; two rounds of them transpose the
+ * quads of 4 vectors. Older compilers, and vectors shorter than a quad, copy
+ * element by element instead. */
 typedef real quad __attribute__((vector_size(4 * sizeof(real))));
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE __builtin_shufflevector
+#if VEC_LANES == 16
 #define MMSSM_TRANSPOSE 1
-
-/* Transpose 4 rows of 4 that lie `from` apart to rows `to` apart. */
-static inline void transpose_quads(
-    real *dst, int64_t to, const real *src, int64_t from)
-{
-    quad a, b, c, d;
-    memcpy(&a, src, sizeof a);
-    memcpy(&b, src + from, sizeof b);
-    memcpy(&c, src + 2 * from, sizeof c);
-    memcpy(&d, src + 3 * from, sizeof d);
-    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    a = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
-    b = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
-    c = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
-    d = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
-    memcpy(dst, &a, sizeof a);
-    memcpy(dst + to, &b, sizeof b);
-    memcpy(dst + 2 * to, &c, sizeof c);
-    memcpy(dst + 3 * to, &d, sizeof d);
-}
+typedef real half __attribute__((vector_size(8 * sizeof(real))));
+#define LOW(a, b) \
+    SHUFFLE(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+#define HIGH(a, b) \
+    SHUFFLE(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+#define FRONT(a, b) \
+    SHUFFLE(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define BACK(a, b) \
+    SHUFFLE(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+#elif VEC_LANES == 8
+#define MMSSM_TRANSPOSE 1
+#define LOW(a, b) SHUFFLE(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HIGH(a, b) SHUFFLE(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define FRONT(a, b) SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define BACK(a, b) SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#elif VEC_LANES == 4
+#define MMSSM_TRANSPOSE 1
+#define LOW(a, b) SHUFFLE(a, b, 0, 4, 1, 5)
+#define HIGH(a, b) SHUFFLE(a, b, 2, 6, 3, 7)
+#define FRONT(a, b) SHUFFLE(a, b, 0, 1, 4, 5)
+#define BACK(a, b) SHUFFLE(a, b, 2, 3, 6, 7)
 #endif
+#endif
+#endif
+
+#ifdef MMSSM_TRANSPOSE
+static inline quad quad_load(const real *p)
+{
+    quad q;
+    memcpy(&q, p, sizeof q);
+    return q;
+}
+
+static inline void quad_store(real *p, quad q) { memcpy(p, &q, sizeof q); }
+
+/* Element c of quad g in vector r trades places with element r of quad g in
+ * vector c. */
+static inline void vec_transpose_quads(vec *v)
+{
+    vec a = LOW(v[0], v[1]), b = HIGH(v[0], v[1]);
+    vec c = LOW(v[2], v[3]), d = HIGH(v[2], v[3]);
+    v[0] = FRONT(a, c);
+    v[1] = BACK(a, c);
+    v[2] = FRONT(b, d);
+    v[3] = BACK(b, d);
+}
+
+/* A vector of the quads at p, p + step, p + 2 step, ... */
+static inline vec vec_gather_quads(const real *p, int64_t step)
+{
+#if VEC_LANES == 16
+    half low = SHUFFLE(quad_load(p), quad_load(p + step), 0, 1, 2, 3, 4, 5,
+                       6, 7);
+    half high = SHUFFLE(quad_load(p + 2 * step), quad_load(p + 3 * step), 0,
+                        1, 2, 3, 4, 5, 6, 7);
+    return SHUFFLE(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+                   14, 15);
+#elif VEC_LANES == 8
+    return SHUFFLE(quad_load(p), quad_load(p + step), 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+    (void)step;
+    return quad_load(p);
+#endif
+}
+
+static inline void vec_scatter_quads(real *p, int64_t step, vec v)
+{
+    (void)step;
+    quad_store(p, SHUFFLE(v, v, 0, 1, 2, 3));
+#if VEC_LANES >= 8
+    quad_store(p + step, SHUFFLE(v, v, 4, 5, 6, 7));
+#endif
+#if VEC_LANES == 16
+    quad_store(p + 2 * step, SHUFFLE(v, v, 8, 9, 10, 11));
+    quad_store(p + 3 * step, SHUFFLE(v, v, 12, 13, 14, 15));
+#endif
+}
+
+/* Copy 4 steps of LANES channels, from channels of contiguous steps to a tile
+ * and back. With `forward` -1 the steps run against the memory. */
+static inline void tile_load_4(
+    real *tile, const real *src, int64_t lane_stride, int64_t forward)
+{
+    const real *start = forward == 1 ? src : src - 3;
+    for (int j = 0; j < LANES; j += VEC_LANES) {
+        vec v[4];
+        for (int r = 0; r < 4; r++)
+            v[r] = vec_gather_quads(start + (j + r) * lane_stride,
+                                    4 * lane_stride);
+        vec_transpose_quads(v);
+        for (int r = 0; r < 4; r++)
+            vec_store(tile + (forward == 1 ? r : 3 - r) * LANES + j, v[r]);
+    }
+}
+
+static inline void tile_store_4(
+    real *dst, const real *tile, int64_t lane_stride, int64_t forward)
+{
+    real *start = forward == 1 ? dst : dst - 3;
+    for (int j = 0; j < LANES; j += VEC_LANES) {
+        vec v[4];
+        for (int r = 0; r < 4; r++)
+            v[r] = vec_load(tile + (forward == 1 ? r : 3 - r) * LANES + j);
+        vec_transpose_quads(v);
+        for (int r = 0; r < 4; r++)
+            vec_scatter_quads(start + (j + r) * lane_stride, 4 * lane_stride,
+                              v[r]);
+    }
+}
 #endif
 
 /* Pack `steps` steps of `lanes` channels into tile[time][LANES]; lanes beyond
@@ -274,15 +369,8 @@ static inline void tile_load(
 #ifdef MMSSM_TRANSPOSE
     if (lanes == LANES && (time_stride == 1 || time_stride == -1)) {
         for (; done + 4 <= steps; done += 4)
-            for (int j = 0; j < LANES; j += 4) {
-                const real *from = src + j * lane_stride;
-                real *to = tile + done * LANES + j;
-                if (time_stride == 1)
-                    transpose_quads(to, LANES, from + done, lane_stride);
-                else /* The last step comes first in memory. */
-                    transpose_quads(to + 3 * LANES, -LANES, from - done - 3,
-                                    lane_stride);
-            }
+            tile_load_4(tile + done * LANES, src + done * time_stride,
+                        lane_stride, time_stride);
     }
 #endif
     for (int t = done; t < steps; t++)
@@ -305,28 +393,13 @@ static inline void tile_store(
 #ifdef MMSSM_TRANSPOSE
     if (lanes == LANES && (time_stride == 1 || time_stride == -1)) {
         for (; done + 4 <= steps; done += 4)
-            for (int j = 0; j < LANES; j += 4) {
-                const real *from = tile + done * LANES + j;
-                real *to = dst + j * lane_stride;
-                if (time_stride == 1)
-                    transpose_quads(to + done, lane_stride, from, LANES);
-                else
-                    transpose_quads(to - done - 3, lane_stride,
-                                    from + 3 * LANES, -LANES);
-            }
+            tile_store_4(dst + done * time_stride, tile + done * LANES,
+                         lane_stride, time_stride);
     }
 #endif
     for (int t = done; t < steps; t++)
         for (int j = 0; j < lanes; j++)
             dst[j * lane_stride + t * time_stride] = tile[t * LANES + j];
-}
-
-/* Add up the four quads of 16 lanes. */
-static inline void fold_lanes(quad *sum, const real *lanes)
-{
-    quad q[4];
-    memcpy(q, lanes, sizeof q);
-    *sum = (q[0] + q[1]) + (q[2] + q[3]);
 }
 
 /* Add up the lanes of each step. */
@@ -336,18 +409,24 @@ static inline void tile_sum_lanes(
     int t = 0;
 #ifdef MMSSM_TRANSPOSE
     for (; t + 4 <= steps; t += 4) {
-        quad rows[4], columns[4];
-        for (int i = 0; i < 4; i++)
-            fold_lanes(rows + i, tile + (t + i) * LANES);
-        transpose_quads((real *)columns, 4, (real *)rows, 4);
-        quad sum = (columns[0] + columns[1]) + (columns[2] + columns[3]);
-        memcpy(sums + t, &sum, sizeof sum);
+        vec sum = {0};
+        real quads[VEC_LANES];
+        for (int j = 0; j < LANES; j += VEC_LANES) {
+            vec v[4];
+            for (int r = 0; r < 4; r++)
+                v[r] = vec_load(tile + (t + r) * LANES + j);
+            vec_transpose_quads(v);
+            sum += (v[0] + v[1]) + (v[2] + v[3]);
+        }
+        vec_store(quads, sum);
+        quad total = quad_load(quads);
+        for (int j = 4; j < VEC_LANES; j += 4) total += quad_load(quads + j);
+        quad_store(sums + t, total);
     }
 #endif
     for (; t < steps; t++) {
-        quad q;
-        fold_lanes(&q, tile + t * LANES);
-        sums[t] = (q[0] + q[1]) + (q[2] + q[3]);
+        sums[t] = 0;
+        for (int j = 0; j < LANES; j++) sums[t] += tile[t * LANES + j];
     }
 }
 

@@ -34,17 +34,15 @@ typedef struct {
     real *A, *lambda, *dA; /* [block of the item][state][LANES] */
     real *dD, *dbias;      /* [block of the item][LANES] */
     real *start;           /* [state][LANES] */
-    real *B, *C;           /* [state][TILE_STEPS] */
-    real *dB, *dC;         /* [state][TILE_STEPS][LANES] */
+    real *B, *C, *dB, *dC; /* [state][TILE_STEPS] */
     real *u, *delta, *z, *dt, *input, *y, *grad_y, *grad_z;
-    real *decay, *before, *dinput, *ddt;
+    real *decay, *before, *dinput, *ddt, *product;
 } backward_scratch;
 
 static int64_t backward_scratch_size(const scan_inputs *in)
 {
-    return in->state * (3 * item_lanes(in) + LANES + 2 * TILE_STEPS +
-                        2 * TILE_SIZE) +
-           2 * item_lanes(in) + 12 * TILE_SIZE;
+    return in->state * (3 * item_lanes(in) + LANES + 4 * TILE_STEPS) +
+           2 * item_lanes(in) + 13 * TILE_SIZE;
 }
 
 static backward_scratch backward_scratch_in(
@@ -61,8 +59,8 @@ static backward_scratch backward_scratch_in(
         .start = take(&memory, in->state * LANES),
         .B = take(&memory, rows),
         .C = take(&memory, rows),
-        .dB = take(&memory, rows * LANES),
-        .dC = take(&memory, rows * LANES),
+        .dB = take(&memory, rows),
+        .dC = take(&memory, rows),
         .u = take(&memory, TILE_SIZE),
         .delta = take(&memory, TILE_SIZE),
         .z = take(&memory, TILE_SIZE),
@@ -75,20 +73,21 @@ static backward_scratch backward_scratch_in(
         .before = take(&memory, TILE_SIZE),
         .dinput = take(&memory, TILE_SIZE),
         .ddt = take(&memory, TILE_SIZE),
+        .product = take(&memory, TILE_SIZE),
     };
 }
 
 /* Compute one state of a block again, from the start of the chunk: its decay
- * and its value before each token, C h in y, and what it adds to dC. */
+ * and its value before each token, C h in y, and grad_y h in `product`. */
 static inline void recompute_state(
     const backward_scratch *s, const real *restrict start,
     const real *restrict rate, const real *restrict B, const real *restrict C,
-    real *restrict dC, const int with_y, int steps)
+    const int with_y, int steps)
 {
     const real *restrict dt = s->dt, *restrict input = s->input;
     const real *restrict grad = s->grad_y;
     real *restrict decay = s->decay, *restrict before = s->before;
-    real *restrict y = s->y;
+    real *restrict y = s->y, *restrict product = s->product;
     for (int v = 0; v < LANES; v += VEC_LANES) {
         vec a = vec_load(rate + v);
         vec h = vec_load(start + v);
@@ -98,32 +97,37 @@ static inline void recompute_state(
             vec_store(decay + i, e);
             vec_store(before + i, h);
             h = e * h + vec_load(input + i) * B[t];
-            vec_store(dC + i, vec_load(dC + i) + vec_load(grad + i) * h);
+            vec_store(product + i, vec_load(grad + i) * h);
             if (with_y) vec_store(y + i, vec_load(y + i) + h * C[t]);
         }
     }
 }
 
-/* Run the adjoint of one state over the chunk, from its last token on. */
+/* Run the adjoint of one state over the chunk, from its last token on. What
+ * goes to dB is left in `product`. */
 static void adjoint_state(
     const backward_scratch *s, real *restrict lambda, real *restrict dA,
     const real *restrict rate, const real *restrict B, const real *restrict C,
-    real *restrict dB, int steps)
+    int steps)
 {
     const real *restrict dt = s->dt, *restrict input = s->input;
     const real *restrict grad = s->grad_y;
     const real *restrict decay = s->decay, *restrict before = s->before;
     real *restrict dinput = s->dinput, *restrict ddt = s->ddt;
+    real *restrict product = s->product;
     for (int v = 0; v < LANES; v += VEC_LANES) {
         vec a = vec_load(rate + v);
         vec next = vec_load(lambda + v);
         vec sum = vec_load(dA + v);
         for (int t = steps - 1; t >= 0; t--) {
             int i = t * LANES + v;
-            vec l = vec_load(grad + i) * C[t] + next;
-            vec_store(dB + i, vec_load(dB + i) + l * vec_load(input + i));
+            vec d = vec_load(decay + i);
+            vec own = vec_load(grad + i) * C[t];
+            vec l = own + next;
+            vec_store(product + i, l * vec_load(input + i));
             vec_store(dinput + i, vec_load(dinput + i) + l * B[t]);
-            next = l * vec_load(decay + i);
+            /* d (own + next), with one operation from token to token. */
+            next = d * next + d * own;
             vec ddecay = next * vec_load(before + i);
             sum += ddecay * vec_load(dt + i);
             vec_store(ddt + i, vec_load(ddt + i) + ddecay * a);
@@ -131,6 +135,17 @@ static void adjoint_state(
         vec_store(lambda + v, next);
         vec_store(dA + v, sum);
     }
+}
+
+/* Add the sum over the channels of a block to a row of dB or dC. */
+static void add_channels(real *restrict row, real *restrict tile, block at)
+{
+    real sums[TILE_STEPS];
+    /* Lanes without a channel hold no zeros where B or C is infinite. */
+    for (int t = 0; t < at.steps; t++)
+        for (int j = at.lanes; j < LANES; j++) tile[t * LANES + j] = 0;
+    tile_sum_lanes(sums, tile, at.steps);
+    for (int t = 0; t < at.steps; t++) row[t] += sums[t];
 }
 
 /* Through y = (C h + D u) silu(z): grad_y becomes the gradient before it. */
@@ -188,16 +203,16 @@ static void backward_block(
     memset(s->dinput, 0, bytes);
     memset(s->ddt, 0, bytes);
     for (int64_t n = 0; n < in->state; n++) {
-        const int64_t lane = first + n * LANES, row = n * TILE_STEPS;
+        const real *start = s->start + n * LANES, *A = s->A + first + n * LANES;
+        const real *B = s->B + n * TILE_STEPS, *C = s->C + n * TILE_STEPS;
         if (in->z.data)
-            recompute_state(s, s->start + n * LANES, s->A + lane, s->B + row,
-                            s->C + row, s->dC + n * TILE_SIZE, 1, at.steps);
+            recompute_state(s, start, A, B, C, 1, at.steps);
         else
-            recompute_state(s, s->start + n * LANES, s->A + lane, s->B + row,
-                            s->C + row, s->dC + n * TILE_SIZE, 0, at.steps);
-        adjoint_state(s, s->lambda + lane, s->dA + lane, s->A + lane,
-                      s->B + row, s->C + row, s->dB + n * TILE_SIZE,
-                      at.steps);
+            recompute_state(s, start, A, B, C, 0, at.steps);
+        add_channels(s->dC + n * TILE_STEPS, s->product, at);
+        adjoint_state(s, s->lambda + first + n * LANES,
+                      s->dA + first + n * LANES, A, B, C, at.steps);
+        add_channels(s->dB + n * TILE_STEPS, s->product, at);
     }
     if (in->z.data) {
         for (int i = 0; i < at.steps * LANES; i += VEC_LANES)
@@ -211,28 +226,19 @@ static void backward_block(
     store_tokens(args->ddelta, s->delta, at);
 }
 
-/* Lanes without a channel hold no zeros where B or C is infinite. */
-static void clear_lanes(real *tiles, int lanes, int64_t rows)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int j = lanes; j < LANES; j++) tiles[r * LANES + j] = 0;
-}
-
-/* Add up the lanes of dB or dC of a chunk, and write them. */
+/* Write dB or dC of an item in a chunk. */
 static void store_rows(
-    const scan_inputs *in, tensor t, int64_t item_stride, const real *tiles,
+    const scan_inputs *in, tensor t, int64_t item_stride, const real *rows,
     work_item item, int64_t time)
 {
     real *dst = t.data + item.part * item_stride +
                 item.batch * t.stride[0] + item.group * t.stride[1] +
                 time * t.stride[3];
-    const int steps = (int)int64_min(TILE_STEPS, in->length - time);
-    for (int64_t n = 0; n < in->state; n++) {
-        real sums[TILE_STEPS];
-        tile_sum_lanes(sums, tiles + n * TILE_SIZE, steps);
-        for (int i = 0; i < steps; i++)
-            dst[n * t.stride[2] + i * t.stride[3]] = sums[i];
-    }
+    const int64_t steps = int64_min(TILE_STEPS, in->length - time);
+    for (int64_t n = 0; n < in->state; n++)
+        for (int64_t i = 0; i < steps; i++)
+            dst[n * t.stride[2] + i * t.stride[3]] =
+                rows[n * TILE_STEPS + i];
 }
 
 static void backward_item(
@@ -254,17 +260,10 @@ static void backward_item(
         const int64_t time = chunk * TILE_STEPS;
         load_rows(s->B, in, in->B, item, time);
         load_rows(s->C, in, in->C, item, time);
-        memset(s->dB, 0, sizeof(real) * in->state * TILE_SIZE);
-        memset(s->dC, 0, sizeof(real) * in->state * TILE_SIZE);
-        /* The last block first: it alone may have lanes to clear. */
-        for (int64_t k = blocks - 1; k >= 0; k--) {
-            block at = block_at(in, item, k, time);
-            backward_block(args, s, k, at);
-            if (at.lanes < LANES) {
-                clear_lanes(s->dB, at.lanes, in->state * TILE_STEPS);
-                clear_lanes(s->dC, at.lanes, in->state * TILE_STEPS);
-            }
-        }
+        memset(s->dB, 0, sizeof(real) * in->state * TILE_STEPS);
+        memset(s->dC, 0, sizeof(real) * in->state * TILE_STEPS);
+        for (int64_t k = 0; k < blocks; k++)
+            backward_block(args, s, k, block_at(in, item, k, time));
         store_rows(in, args->dB, args->dB_item, s->dB, item, time);
         store_rows(in, args->dC, args->dB_item, s->dC, item, time);
     }
