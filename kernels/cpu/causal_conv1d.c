@@ -120,8 +120,8 @@ static void forward_channels(
             .silu = (int)args->silu,
             .w = (const vec(*)[2])w,
             .bias = bias,
-            .x = rows_read_past(&args->x, &args->initial_states, at, start, count,
-                                width - 1, x_tile),
+            .x = rows_read_past(&args->x, &args->initial_states, at, start,
+                                count, width - 1, x_tile),
             .y = rows_begin(&args->y, at, start, y_tile),
         };
         BY_WIDTH(convolve_rows, width, &tile)
@@ -214,8 +214,8 @@ static void backward_channels(
             .dw = dw,
             .dbias = dbias,
             .grad = rows_read(&args->grad_y, at, start, count, grad_tile),
-            .x = rows_read_past(&args->x, &args->initial_states, at, start, count,
-                                width - 1, x_tile),
+            .x = rows_read_past(&args->x, &args->initial_states, at, start,
+                                count, width - 1, x_tile),
             .dx = rows_begin(&args->dx, at, start, dx_tile),
             .d = d,
         };
@@ -314,7 +314,8 @@ static void forward_row(const causal_conv1d_fwd_args *args, row_index at)
     const real bias = channel_bias(&args->bias, at.channel);
     for (int64_t start = 0; start < args->length; start += SPAN) {
         const int count = (int)int64_min(args->length - start, SPAN);
-        padded_read(x, &args->x, &args->initial_states, at, start, count, width - 1);
+        padded_read(x, &args->x, &args->initial_states, at, start, count,
+                    width - 1);
         BY_WIDTH(convolve_span, width, y, x, w, bias, (int)args->silu, count)
         steps_write(step_address(&args->y, at, start), y, args->y.stride[1],
                     count);
@@ -370,7 +371,8 @@ static void backward_row(const causal_conv1d_bwd_args *args, row_index at)
     const int64_t last = (args->length - 1) / SPAN * SPAN;
     for (int64_t start = last; start >= 0; start -= SPAN) {
         const int count = (int)int64_min(args->length - start, SPAN);
-        padded_read(x, &args->x, &args->initial_states, at, start, count, past);
+        padded_read(x, &args->x, &args->initial_states, at, start, count,
+                    past);
         steps_read(grad, step_address(&args->grad_y, at, start),
                    args->grad_y.stride[1], count);
         memset(grad + count, 0, sizeof(real) * VEC_LANES);

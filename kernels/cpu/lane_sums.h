@@ -8,7 +8,7 @@
 #ifdef MMSSM_TRANSPOSE
 
 /* Lanes of two vectors a and b such that LOW_n + HIGH_n holds, in every
- * segment of 2 n lanes, that segment of a folded to n lanes, then that of b. */
+ * segment of 2 n lanes, that of a folded to n lanes, then that of b. */
 #if VEC_BYTES == 64 && !MMSSM_DOUBLE
 #define LOW_8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
 #define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31

@@ -17,7 +17,7 @@
 
 #define PI 3.14159265358979323846
 #define MAX_ORDER 32
-/* Elements of a chunk, which adds up its share of the parameters' gradients. */
+/* Elements of a chunk, which adds up its share of the gradients. */
 #define CHUNK 512
 /* Elements below which starting a thread costs more than it saves. */
 #define SMALL_WORK 2048

@@ -50,7 +50,8 @@ static inline block block_at(
 }
 
 /* Tensors have the axes (batch, time, channel). */
-static inline real *rows_address(const tensor *t, const block *at, int64_t time)
+static inline real *rows_address(
+    const tensor *t, const block *at, int64_t time)
 {
     return t->data + at->batch * t->stride[0] + time * t->stride[1] +
            at->first * t->stride[2];
@@ -61,6 +62,39 @@ static inline int rows_in_place(const tensor *t, const block *at)
     return t->stride[2] == 1 && at->channels == at->vectors * VEC_LANES;
 }
 
+#ifdef MMSSM_TRANSPOSE
+/* Whether the block is full and time runs with the memory, or against it. */
+static inline int rows_are_columns(const tensor *t, const block *at)
+{
+    const int lanes = at->vectors * VEC_LANES;
+    return at->channels == lanes && lanes % 4 == 0 &&
+           (t->stride[1] == 1 || t->stride[1] == -1);
+}
+
+/* Copy 4 rows of 4 that lie `from` apart to columns; these lie `to` apart. */
+static inline void copy_transposed(
+    real *dst, int64_t to, const real *src, int64_t from)
+{
+    quad a, b, c, d;
+    memcpy(&a, src, sizeof a);
+    memcpy(&b, src + from, sizeof b);
+    memcpy(&c, src + 2 * from, sizeof c);
+    memcpy(&d, src + 3 * from, sizeof d);
+    const quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    const quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    a = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+    b = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+    c = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    d = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+    memcpy(dst, &a, sizeof a);
+    memcpy(dst + to, &b, sizeof b);
+    memcpy(dst + 2 * to, &c, sizeof c);
+    memcpy(dst + 3 * to, &d, sizeof d);
+}
+#endif
+
 /* Copy rows to a tile [time][lane]; lanes beyond the channels become 0. */
 static inline void rows_pack(
     real *tile, const tensor *t, const block *at, int64_t time, int count)
@@ -70,11 +104,16 @@ static inline void rows_pack(
     const real *src = rows_address(t, at, time);
     int done = 0;
 #ifdef MMSSM_TRANSPOSE
-    if (at->channels % 4 == 0 && at->channels == lanes && step == 1) {
+    if (rows_are_columns(t, at)) {
         for (; done + 4 <= count; done += 4)
-            for (int j = 0; j < lanes; j += 4)
-                transpose_quads(tile + done * lanes + j, lanes,
-                                src + j * next + done, next);
+            for (int j = 0; j < lanes; j += 4) {
+                const real *from = src + j * next + done * step;
+                real *to = tile + done * lanes + j;
+                if (step == 1)
+                    copy_transposed(to, lanes, from, next);
+                else
+                    copy_transposed(to + 3 * lanes, -lanes, from - 3, next);
+            }
     }
 #endif
     for (int row = done; row < count; row++)
@@ -112,11 +151,16 @@ static inline void rows_finish(
     real *dst = rows_address(t, at, time);
     int done = 0;
 #ifdef MMSSM_TRANSPOSE
-    if (at->channels % 4 == 0 && at->channels == lanes && step == 1) {
+    if (rows_are_columns(t, at)) {
         for (; done + 4 <= count; done += 4)
-            for (int j = 0; j < lanes; j += 4)
-                transpose_quads(dst + j * next + done, next,
-                                tile + done * lanes + j, lanes);
+            for (int j = 0; j < lanes; j += 4) {
+                const real *from = tile + done * lanes + j;
+                real *to = dst + j * next + done * step;
+                if (step == 1)
+                    copy_transposed(to, next, from, lanes);
+                else
+                    copy_transposed(to - 3, next, from + 3 * lanes, -lanes);
+            }
     }
 #endif
     for (int row = done; row < count; row++)
