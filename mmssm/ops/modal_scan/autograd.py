@@ -5,7 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.custom_op import (
+    forbid_second_derivative,
+    like_inputs,
+    or_zeros,
+    wanted,
+)
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.modal_scan.checkpoints import CHECKPOINT_EVERY
 from mmssm.ops.precision import working_dtype
@@ -25,9 +30,13 @@ def modal_scan_op(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scan on a backend; see `modal_scan_fwd` of `torch`."""
+    """Scan on a backend; see `modal_scan_fwd` of `torch`.
+
+    The checkpoints are flat here: of an axis of chunks, a traced graph asks
+    whether its size is 1, and then serves only such lengths.
+    """
     kernels = load_backend('modal_scan', backend)
-    return kernels.modal_scan_fwd(
+    out, final_state, checkpoints = kernels.modal_scan_fwd(
         eta,
         real,
         pair_re,
@@ -39,6 +48,7 @@ def modal_scan_op(
         initial_state,
         reverse,
     )
+    return out, final_state, checkpoints.flatten()
 
 
 @modal_scan_op.register_fake
@@ -60,8 +70,8 @@ def _(
     modes = residues.shape[1]
     chunks = -(-length // CHECKPOINT_EVERY)
     state = eta.new_empty(batch, modes, channels, dtype=dtype)
-    shape = (batch, chunks, modes, channels)
-    return torch.empty_like(eta), state, eta.new_empty(shape, dtype=dtype)
+    kept = chunks * batch * modes * channels
+    return torch.empty_like(eta), state, eta.new_empty(kept, dtype=dtype)
 
 
 @torch.library.custom_op('mmssm::modal_scan_backward', mutates_args=())
@@ -83,6 +93,7 @@ def modal_scan_backward_op(
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 ]:
     """Adjoint on a backend; absent gradients are empty tensors."""
+    batch, _, channels = eta.shape
     kernels = load_backend('modal_scan', backend)
     gradients = kernels.modal_scan_bwd(
         grad_out,
@@ -95,10 +106,12 @@ def modal_scan_backward_op(
         x,
         D,
         z,
-        checkpoints,
+        checkpoints.view(batch, -1, residues.shape[1], channels),
         reverse,
     )
-    return tuple(present(gradient, eta) for gradient in gradients)
+    inputs = (eta, real, pair_re, pair_im, residues, x, D, z)
+    *gradients, grad_state = gradients
+    return (*like_inputs(gradients, inputs, eta), grad_state)
 
 
 @modal_scan_backward_op.register_fake
@@ -125,21 +138,27 @@ def _(
             eta.new_empty(0) if t is None else torch.empty_like(t)
             for t in inputs
         ),
-        checkpoints.new_empty(checkpoints.shape[0], *checkpoints.shape[2:]),
+        checkpoints.new_empty(eta.shape[0], residues.shape[1], eta.shape[2]),
     )
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.set_materialize_grads(False)
     # The initial state is the first checkpoint.
     *tensors, _, ctx.reverse, ctx.backend = inputs
     ctx.save_for_backward(*tensors, output[2])
 
 
 def _backward(
-    ctx: Any, grad_out: Tensor, grad_final_state: Tensor, _: Tensor
+    ctx: Any, grad_out: Tensor | None, grad_final_state: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
+    eta, *_, checkpoints = ctx.saved_tensors
+    if grad_final_state is None:
+        modes = ctx.saved_tensors[4].shape[1]
+        shape = (eta.shape[0], modes, eta.shape[2])
+        grad_final_state = checkpoints.new_zeros(shape)
     gradients = modal_scan_backward_op(
-        grad_out,
+        or_zeros(grad_out, eta),
         grad_final_state,
         *ctx.saved_tensors,
         ctx.reverse,
