@@ -127,7 +127,7 @@ def expanded(*axes: int) -> Layout:
     def layout(tensor: Tensor) -> Tensor:
         first = tensor
         for axis in axes:
-            first = first.narrow(axis, 0, 1)
+            first = first.narrow(axis, 0, min(1, tensor.shape[axis]))
         return first.clone().expand_as(tensor)
 
     return layout

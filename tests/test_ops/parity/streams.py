@@ -48,6 +48,13 @@ STREAMS = {
         'pole_scan_step',
         'history',
     ),
+    'modal_scan': Stream(
+        1,
+        ('eta', 'real', 'pair_re', 'pair_im', 'x', 'z'),
+        'initial_state',
+        'modal_scan_step',
+        'state',
+    ),
     'causal_conv1d': Stream(
         -1,
         ('x',),
@@ -112,8 +119,6 @@ def in_steps(
     for t in range(leaves[stream.data[0]].shape[stream.axis]):
         token = {name: column[t] for name, column in tokens.items()}
         token[stream.step_state] = state
-        result = step(**token, **others, **options)
-        # The steps of scans return (output, state) like the scans.
-        y, state = result
+        y, state = step(**token, **others, **options)
         outputs.append(y)
     return torch.stack(outputs, stream.axis), state

@@ -11,7 +11,12 @@ from tests.test_ops.parity.streams import STREAMS
 from tests.test_ops.parity.test_properties import basic, resized
 
 # Operators whose torch backend is a custom operator too.
-CUSTOM_ON_TORCH = ('selective_scan', 'pole_scan', 'causal_conv1d')
+CUSTOM_ON_TORCH = (
+    'selective_scan',
+    'pole_scan',
+    'modal_scan',
+    'causal_conv1d',
+)
 OPTION_SETS = {
     'selective_scan': (
         'all',
@@ -35,6 +40,16 @@ OPTION_SETS = {
         'order_above_length',
         'half_everything',
         'mixed_data',
+    ),
+    'modal_scan': (
+        'all',
+        'nothing',
+        'gate',
+        'one_pair',
+        'channels_first',
+        'tokens_last',
+        'expanded',
+        'half_everything',
     ),
     'pole_denominator': (
         'all',

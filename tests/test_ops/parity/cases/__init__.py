@@ -4,6 +4,7 @@ from tests.test_ops.parity.case import Case
 from tests.test_ops.parity.cases import (
     causal_conv1d,
     cayley_rotate,
+    modal_scan,
     pole_denominator,
     pole_scan,
     rms_norm_gated,
@@ -18,9 +19,11 @@ BACKENDS = {
     'pole_scan': ('torch', 'native', 'triton'),
     'pole_scan_step': ('torch', 'native', 'triton'),
     'pole_denominator': ('torch', 'native', 'triton'),
+    'modal_scan': ('torch',),
+    'modal_scan_step': ('torch',),
     'causal_conv1d': ('torch', 'native', 'triton'),
     'ssd_chunk_scan': ('torch', 'triton'),
-    'ssd_step': ('torch',),
+    'ssd_step': ('torch', 'triton'),
     'cayley_rotate': ('torch', 'triton'),
     'rms_norm_gated': ('torch', 'triton'),
 }
@@ -29,6 +32,7 @@ CASES: tuple[Case, ...] = (
     *selective_scan.CASES,
     *pole_scan.CASES,
     *pole_denominator.CASES,
+    *modal_scan.CASES,
     *causal_conv1d.CASES,
     *ssd_chunk_scan.CASES,
     *cayley_rotate.CASES,

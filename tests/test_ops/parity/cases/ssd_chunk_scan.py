@@ -180,6 +180,7 @@ def make_step(**sizes: Any) -> dict[str, Tensor]:
 def step(
     name: str,
     runs_in: tuple[str, ...] = ('float64', 'float32'),
+    interpreted: bool = False,
     layouts: dict[str, Any] | None = None,
     **sizes: Any,
 ) -> Case:
@@ -192,12 +193,12 @@ def step(
         (*PARAMETERS, 'state'),
         {},
         runs_in,
-        False,
+        interpreted,
     )
 
 
 STEPS = [
-    step('all', runs_in=(*HALF, 'float64')),
+    step('all', runs_in=(*HALF, 'float64'), interpreted=True),
     step('nothing', optional=('initial_states',)),
     step('skip_per_channel', skip_per_channel=True, groups=1),
     step('strided', layouts={'state': swapped, 'x': swapped, 'B': sliced}),
