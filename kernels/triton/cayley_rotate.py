@@ -1,7 +1,5 @@
 """Launchers of the Cayley rotation (`triton` backend)."""
 
-from typing import Any
-
 import torch
 import triton
 from torch import Tensor
@@ -10,20 +8,22 @@ from mmssm.kernels.triton.cayley_rotate_bwd import (
     _cayley_rotate_bwd_kernel_factors,
     _cayley_rotate_bwd_kernel_state,
 )
-from mmssm.kernels.triton.cayley_rotate_bwd_dense import (
+from mmssm.kernels.triton.cayley_rotate_dense import (
     _cayley_rotate_bwd_kernel_dense_factors,
-    _cayley_rotate_bwd_kernel_dense_state,
+    _cayley_rotate_kernel_dense_apply,
+    _cayley_rotate_kernel_dense_inverse,
 )
 from mmssm.kernels.triton.cayley_rotate_fwd import (
     _cayley_rotate_fwd_kernel,
-    _cayley_rotate_fwd_kernel_dense,
+    _cayley_rotate_kernel_inverse,
 )
 from mmssm.kernels.triton.launch import device_guard
 
 # Unknowns of the linear system, which has to fit into registers.
 _LARGEST_SYSTEM = 64
-_LARGEST_BLOCK = 32
-# Exact float32 products hold whole rows of their operands in registers.
+# Tiles are small: exact float32 products hold whole rows of their operands
+# in registers, and several products are held at a time.
+_BLOCK = 16
 _OPTIONS = {'num_warps': 8, 'num_stages': 1}
 
 
@@ -46,25 +46,15 @@ def cayley_rotate_fwd(
     Raises:
         RuntimeError: If the system has more than 64 unknowns.
     """
-    constants = _constants(state, U)
-    kernel = _cayley_rotate_fwd_kernel
-    if _is_dense(constants):
-        kernel = _cayley_rotate_fwd_kernel_dense
-    batch, heads, headdim, _ = state.shape
+    _check_system(U)
     out = state.new_empty(state.shape, dtype=torch.float32)
-    grid = batch * heads, triton.cdiv(headdim, constants['BLOCK_P'])
     with device_guard(state):
-        kernel[grid](
-            state,
-            U,
-            V,
-            theta,
-            out,
-            *_strides(state, U, V, theta),
-            heads,
-            **constants,
-            **_OPTIONS,
-        )
+        if _is_dense(U):
+            inverse = _dense_inverse(U, V, theta)
+            _dense_apply(state, inverse, None, out, transposed=False)
+        else:
+            inverse = _inverse(U, V, theta)
+            _fwd(state, U, V, theta, inverse, out)
     return out
 
 
@@ -87,63 +77,202 @@ def cayley_rotate_bwd(
     Raises:
         RuntimeError: As in the forward pass.
     """
-    constants = _constants(state, U)
-    dense = _is_dense(constants)
-    batch, heads, headdim, d_state = state.shape
-    cells = batch * heads
-    size = constants['SIZE'] if dense else 2 * constants['HALF']
-    # Per row of the state: the solution, and the gradient of its right side.
-    solved, grad_inner = state.new_empty(
-        2, cells, headdim, size, dtype=torch.float32
-    )
-    dstate, dU, dV = map(torch.empty_like, (state, U, V))
-    tiles_n = 1 if dense else triton.cdiv(d_state, constants['BLOCK_N'])
-    dtheta = state.new_empty(tiles_n, *theta.shape, dtype=torch.float32)
+    _check_system(U)
     with device_guard(state):
-        if dense:
-            on_state = _cayley_rotate_bwd_kernel_dense_state
-        else:
-            on_state = _cayley_rotate_bwd_kernel_state
-        on_state[cells, triton.cdiv(headdim, constants['BLOCK_P'])](
-            grad,
-            state,
-            U,
-            V,
-            theta,
-            dstate,
-            solved,
-            grad_inner,
-            *_strides(grad, state, U, V, theta, dstate),
-            heads,
-            **constants,
-            **_OPTIONS,
-        )
-        factors = (U, V, theta, solved, grad_inner, dU, dV, dtheta)
-        if dense:
-            tiles_r = triton.cdiv(U.shape[-1], constants['BLOCK_R'])
-            _cayley_rotate_bwd_kernel_dense_factors[cells, tiles_r](
-                *factors,
-                *_strides(U, V, theta, dU, dV),
-                heads,
-                **constants,
-                **_OPTIONS,
-            )
-        else:
-            _cayley_rotate_bwd_kernel_factors[cells, tiles_n](
-                grad,
-                state,
-                *factors,
-                *_strides(grad, state, U, V, theta, dU, dV),
-                heads,
-                **constants,
-                **_OPTIONS,
-            )
+        if _is_dense(U):
+            return _dense_bwd(grad, state, U, V, theta)
+        return _bwd(grad, state, U, V, theta)
+
+
+def _inverse(U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
+    batch, heads, d_state, rank = U.shape
+    half = _padded(rank)
+    inverse = U.new_empty(
+        batch * heads, 2 * half, 2 * half, dtype=torch.float32
+    )
+    _cayley_rotate_kernel_inverse[(batch * heads,)](
+        U,
+        V,
+        theta,
+        inverse,
+        *_strides(U, V, theta),
+        heads,
+        STATE=d_state,
+        RANK=rank,
+        HALF=half,
+        BLOCK_N=_BLOCK,
+        **_OPTIONS,
+    )
+    return inverse
+
+
+def _fwd(
+    state: Tensor,
+    U: Tensor,
+    V: Tensor,
+    theta: Tensor,
+    inverse: Tensor,
+    out: Tensor,
+) -> None:
+    batch, heads, headdim, d_state = state.shape
+    rank = U.shape[-1]
+    _cayley_rotate_fwd_kernel[batch * heads, triton.cdiv(headdim, _BLOCK)](
+        state,
+        U,
+        V,
+        theta,
+        inverse,
+        out,
+        *_strides(state, U, V, theta),
+        heads,
+        HEADDIM=headdim,
+        STATE=d_state,
+        RANK=rank,
+        HALF=_padded(rank),
+        BLOCK_P=_BLOCK,
+        BLOCK_N=_BLOCK,
+        **_OPTIONS,
+    )
+
+
+def _bwd(
+    grad: Tensor, state: Tensor, U: Tensor, V: Tensor, theta: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    inverse = _inverse(U, V, theta)
+    batch, heads, headdim, d_state = state.shape
+    rank = U.shape[-1]
+    half, cells = _padded(rank), batch * heads
+    tiles_p = triton.cdiv(headdim, _BLOCK)
+    tiles_n = triton.cdiv(d_state, _BLOCK)
+    constants = dict(
+        HEADDIM=headdim,
+        STATE=d_state,
+        RANK=rank,
+        HALF=half,
+        BLOCK_P=_BLOCK,
+        BLOCK_N=_BLOCK,
+        **_OPTIONS,
+    )
+    # What the second kernel needs of the first one, a row per row of state.
+    solved, grad_inner = inverse.new_empty(2, cells, headdim, 2 * half)
+    dstate, dU, dV = map(torch.empty_like, (state, U, V))
+    _cayley_rotate_bwd_kernel_state[cells, tiles_p](
+        grad,
+        state,
+        U,
+        V,
+        theta,
+        inverse,
+        dstate,
+        solved,
+        grad_inner,
+        *_strides(grad, state, U, V, theta, dstate),
+        heads,
+        **constants,
+    )
+    dtheta = inverse.new_empty(tiles_n, *theta.shape)
+    _cayley_rotate_bwd_kernel_factors[cells, tiles_n](
+        grad,
+        state,
+        U,
+        V,
+        theta,
+        solved,
+        grad_inner,
+        dU,
+        dV,
+        dtheta,
+        *_strides(grad, state, U, V, theta, dU, dV),
+        heads,
+        **constants,
+    )
     return dstate, dU, dV, dtheta.sum(0).to(theta.dtype)
 
 
-def _constants(state: Tensor, U: Tensor) -> dict[str, Any]:
-    headdim, d_state = state.shape[-2:]
+def _dense_inverse(U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
+    batch, heads, d_state, rank = U.shape
+    size = _padded(d_state)
+    inverse = U.new_empty(batch * heads, size, size, dtype=torch.float32)
+    _cayley_rotate_kernel_dense_inverse[(batch * heads,)](
+        U,
+        V,
+        theta,
+        inverse,
+        *_strides(U, V, theta),
+        heads,
+        STATE=d_state,
+        RANK=rank,
+        SIZE=size,
+        BLOCK_R=_BLOCK,
+        **_OPTIONS,
+    )
+    return inverse
+
+
+def _dense_apply(
+    rows: Tensor,
+    inverse: Tensor,
+    solved: Tensor | None,
+    out: Tensor | None,
+    transposed: bool,
+) -> None:
+    batch, heads, headdim, d_state = rows.shape
+    tiles = triton.cdiv(headdim, _BLOCK) * triton.cdiv(d_state, _BLOCK)
+    _cayley_rotate_kernel_dense_apply[batch * heads, tiles](
+        rows,
+        inverse,
+        solved,
+        out,
+        *rows.stride(),
+        *((0,) * 4 if out is None else out.stride()),
+        heads,
+        HEADDIM=headdim,
+        STATE=d_state,
+        SIZE=inverse.shape[-1],
+        BLOCK_P=_BLOCK,
+        BLOCK_N=_BLOCK,
+        TRANSPOSED=transposed,
+        **_OPTIONS,
+    )
+
+
+def _dense_bwd(
+    grad: Tensor, state: Tensor, U: Tensor, V: Tensor, theta: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    inverse = _dense_inverse(U, V, theta)
+    batch, heads, headdim, d_state = state.shape
+    solved, grad_inner = inverse.new_empty(2, *state.shape)
+    dstate, dU, dV = map(torch.empty_like, (state, U, V))
+    _dense_apply(state, inverse, solved, None, transposed=False)
+    _dense_apply(grad, inverse, grad_inner, dstate, transposed=True)
     rank = U.shape[-1]
+    tiles_n = triton.cdiv(d_state, _BLOCK)
+    tiles_r = triton.cdiv(rank, _BLOCK)
+    dtheta = inverse.new_empty(tiles_n, *theta.shape)
+    _cayley_rotate_bwd_kernel_dense_factors[batch * heads, tiles_n, tiles_r](
+        U,
+        V,
+        theta,
+        solved,
+        grad_inner,
+        dU,
+        dV,
+        dtheta,
+        *_strides(U, V, theta, dU, dV),
+        heads,
+        HEADDIM=headdim,
+        STATE=d_state,
+        RANK=rank,
+        BLOCK_P=_BLOCK,
+        BLOCK_N=_BLOCK,
+        BLOCK_R=_BLOCK,
+        **_OPTIONS,
+    )
+    return dstate, dU, dV, dtheta.sum(0).to(theta.dtype)
+
+
+def _check_system(U: Tensor) -> None:
+    d_state, rank = U.shape[-2:]
     unknowns = min(2 * rank, d_state)
     if unknowns > _LARGEST_SYSTEM:
         raise RuntimeError(
@@ -151,35 +280,16 @@ def _constants(state: Tensor, U: Tensor) -> dict[str, Any]:
             f'{_LARGEST_SYSTEM} unknowns; rank {rank} and state {d_state} '
             f"need {unknowns}. Use backend='torch'"
         )
-    constants = {
-        'HEADDIM': headdim,
-        'STATE': d_state,
-        'BLOCK_P': _block(headdim),
-    }
-    if 2 * rank >= d_state:
-        # The dense system is no larger, and better conditioned.
-        return constants | {
-            'RANK': rank,
-            'SIZE': _padded(d_state),
-            'BLOCK_R': _block(rank),
-        }
-    return constants | {
-        'USED': rank,
-        'HALF': _padded(rank),
-        'BLOCK_N': _block(d_state),
-    }
 
 
-def _is_dense(constants: dict[str, Any]) -> bool:
-    return 'SIZE' in constants
+def _is_dense(U: Tensor) -> bool:
+    """Whether the dense system is no larger; it is better conditioned."""
+    d_state, rank = U.shape[-2:]
+    return 2 * rank >= d_state
 
 
 def _padded(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
-
-
-def _block(size: int) -> int:
-    return min(_LARGEST_BLOCK, _padded(size))
 
 
 def _strides(*tensors: Tensor) -> list[int]:

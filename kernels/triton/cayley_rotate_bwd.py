@@ -1,10 +1,9 @@
-"""Backward kernels of the Cayley rotation.
+"""Backward kernels of the Cayley rotation by Z = I + left E right^T.
 
-With E the inverse, the forward pass is inner = state left, solved = inner E,
-out = state + solved right^T. So grad_inner = grad_solved E^T, and the
-gradient of the inverted matrix is -solved^T grad_inner. The first kernel
-writes ``solved`` and ``grad_inner``, (batch heads, headdim, 2 HALF), and the
-second one reads them.
+The forward pass is inner = state left, solved = inner E, out = state + solved
+right^T. So grad_inner = grad_solved E^T, and the gradient of the inverted
+matrix is -solved^T grad_inner. The first kernel writes ``solved`` and
+``grad_inner``, (batch heads, headdim, 2 HALF), and the second one reads them.
 
 The constants are explained in ``cayley_rotate_parts``.
 """
@@ -12,11 +11,14 @@ The constants are explained in ``cayley_rotate_parts``.
 import triton
 import triton.language as tl
 
-from mmssm.kernels.triton.cayley_rotate_fwd import load_factors
+from mmssm.kernels.triton.cayley_rotate_fwd import (
+    multiply,
+    project,
+    store_sum,
+)
 from mmssm.kernels.triton.cayley_rotate_parts import (
     add_dot,
-    identity,
-    invert,
+    load_angle,
     load_tile,
     locate,
     store_tile,
@@ -25,7 +27,7 @@ from mmssm.kernels.triton.cayley_rotate_parts import (
 
 @triton.jit
 def _cayley_rotate_bwd_kernel_state(
-    grad, state, U, V, theta, dstate, solved, grad_inner,
+    grad, state, U, V, theta, inverse, dstate, solved, grad_inner,
     stride_grad_batch, stride_grad_head, stride_grad_p, stride_grad_n,
     stride_state_batch, stride_state_head, stride_state_p, stride_state_n,
     stride_U_batch, stride_U_head, stride_U_n, stride_U_r,
@@ -33,93 +35,49 @@ def _cayley_rotate_bwd_kernel_state(
     stride_theta_batch, stride_theta_head, stride_theta_r,
     stride_dstate_batch, stride_dstate_head, stride_dstate_p, stride_dstate_n,
     heads,
-    HEADDIM: tl.constexpr, STATE: tl.constexpr, USED: tl.constexpr,
+    HEADDIM: tl.constexpr, STATE: tl.constexpr, RANK: tl.constexpr,
     HALF: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the state."""
+    """Gradient of the state: grad + grad right E^T left^T."""
     batch, head = locate(heads)
+    cell = batch * heads + head
     grad += batch * stride_grad_batch + head * stride_grad_head
     state += batch * stride_state_batch + head * stride_state_head
     U += batch * stride_U_batch + head * stride_U_head
     V += batch * stride_V_batch + head * stride_V_head
     theta += batch * stride_theta_batch + head * stride_theta_head
     dstate += batch * stride_dstate_batch + head * stride_dstate_head
-    p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     size: tl.constexpr = 2 * HALF
-    zero = tl.zeros((BLOCK_P, size), tl.float32)
-    product = tl.zeros((size, size), tl.float32)
-    inner = zero
-    grad_solved = zero
-    for start in range(0, STATE, BLOCK_N):
-        n = start + tl.arange(0, BLOCK_N)
-        left, right = load_factors(
-            U,
-            V,
-            theta,
-            n,
-            stride_U_n,
-            stride_U_r,
-            stride_V_n,
-            stride_V_r,
-            stride_theta_r,
-            STATE,
-            HALF,
-            USED,
-        )
-        product = add_dot(product, tl.trans(right), left)
-        tile = load_tile(
-            state, p, n, stride_state_p, stride_state_n, HEADDIM, STATE
-        )
-        inner = add_dot(inner, tile, left)
-        grad_tile = load_tile(
-            grad, p, n, stride_grad_p, stride_grad_n, HEADDIM, STATE
-        )
-        grad_solved = add_dot(grad_solved, grad_tile, right)
-    inverse = invert(identity(size) - 0.5 * product, size, HALF, USED)
-    column = tl.arange(0, size)
-    offset = (batch * heads + head) * HEADDIM * size
-    store_tile(
-        solved + offset,
-        add_dot(zero, inner, inverse),
-        p,
-        column,
-        size,
-        1,
-        HEADDIM,
-        size,
+    inverse += cell * size * size
+    solved += cell * HEADDIM * size
+    grad_inner += cell * HEADDIM * size
+    p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
+    plane = tl.arange(0, HALF)
+    angle = load_angle(theta, plane, stride_theta_r, RANK)[None, :]
+    on_u, on_v = project(
+        state, U, V, p, plane,
+        stride_state_p, stride_state_n, stride_U_n, stride_U_r, stride_V_n, stride_V_r,
+        HEADDIM, STATE, RANK, BLOCK_N,
+    )  # fmt: skip
+    on_v, on_u = multiply(
+        on_u * angle, -on_v * angle, inverse, plane, size, 1, HALF
     )
-    through = add_dot(zero, grad_solved, tl.trans(inverse))
-    store_tile(grad_inner + offset, through, p, column, size, 1, HEADDIM, size)
-    for start in range(0, STATE, BLOCK_N):
-        n = start + tl.arange(0, BLOCK_N)
-        left, right = load_factors(
-            U,
-            V,
-            theta,
-            n,
-            stride_U_n,
-            stride_U_r,
-            stride_V_n,
-            stride_V_r,
-            stride_theta_r,
-            STATE,
-            HALF,
-            USED,
-        )
-        tile = load_tile(
-            grad, p, n, stride_grad_p, stride_grad_n, HEADDIM, STATE
-        )
-        tile = add_dot(tile, through, tl.trans(left))
-        store_tile(
-            dstate,
-            tile,
-            p,
-            n,
-            stride_dstate_p,
-            stride_dstate_n,
-            HEADDIM,
-            STATE,
-        )
+    store_tile(solved, on_v, p, plane, size, 1, HEADDIM, HALF)
+    store_tile(solved + HALF, on_u, p, plane, size, 1, HEADDIM, HALF)
+    on_v, on_u = project(
+        grad, V, U, p, plane,
+        stride_grad_p, stride_grad_n, stride_V_n, stride_V_r, stride_U_n, stride_U_r,
+        HEADDIM, STATE, RANK, BLOCK_N,
+    )  # fmt: skip
+    on_u, on_v = multiply(on_v, on_u, inverse, plane, 1, size, HALF)
+    store_tile(grad_inner, on_u, p, plane, size, 1, HEADDIM, HALF)
+    store_tile(grad_inner + HALF, on_v, p, plane, size, 1, HEADDIM, HALF)
+    store_sum(
+        dstate, grad, on_u * angle, -on_v * angle, U, V, p, plane,
+        stride_dstate_p, stride_dstate_n, stride_grad_p, stride_grad_n,
+        stride_U_n, stride_U_r, stride_V_n, stride_V_r,
+        HEADDIM, STATE, RANK, BLOCK_N,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -133,12 +91,12 @@ def _cayley_rotate_bwd_kernel_factors(
     stride_dU_batch, stride_dU_head, stride_dU_n, stride_dU_r,
     stride_dV_batch, stride_dV_head, stride_dV_n, stride_dV_r,
     heads,
-    HEADDIM: tl.constexpr, STATE: tl.constexpr, USED: tl.constexpr,
+    HEADDIM: tl.constexpr, STATE: tl.constexpr, RANK: tl.constexpr,
     HALF: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Gradients of U, V and theta for some rows of U and V.
 
-    ``dtheta`` (tiles over state, batch, heads, USED) holds partial sums.
+    ``dtheta`` (tiles over state, batch, heads, RANK) holds partial sums.
     Names with two digits are blocks of the gradient of the inverted matrix.
     """
     batch, head = locate(heads)
@@ -178,11 +136,9 @@ def _cayley_rotate_bwd_kernel_factors(
         core10 = add_dot(core10, tl.trans(solved1), -inner0)
         core11 = add_dot(core11, tl.trans(solved1), -inner1)
     # The inverted matrix is I - right^T left / 2.
-    half_u = -0.5 * load_tile(U, n, plane, stride_U_n, stride_U_r, STATE, USED)
-    half_v = -0.5 * load_tile(V, n, plane, stride_V_n, stride_V_r, STATE, USED)
-    angle = tl.load(
-        theta + plane * stride_theta_r, mask=plane < USED, other=0.0
-    ).to(tl.float32)[None, :]
+    half_u = -0.5 * load_tile(U, n, plane, stride_U_n, stride_U_r, STATE, RANK)
+    half_v = -0.5 * load_tile(V, n, plane, stride_V_n, stride_V_r, STATE, RANK)
+    angle = load_angle(theta, plane, stride_theta_r, RANK)[None, :]
     dleft0 = add_dot(add_dot(dleft0, half_v, core00), half_u, core10)
     dleft1 = add_dot(add_dot(dleft1, half_v, core01), half_u, core11)
     left0 = half_u * angle
@@ -203,7 +159,7 @@ def _cayley_rotate_bwd_kernel_factors(
         stride_dU_n,
         stride_dU_r,
         STATE,
-        USED,
+        RANK,
     )
     store_tile(
         dV,
@@ -213,9 +169,9 @@ def _cayley_rotate_bwd_kernel_factors(
         stride_dV_n,
         stride_dV_r,
         STATE,
-        USED,
+        RANK,
     )
     partial = -2.0 * tl.sum(half_u * dleft0 - half_v * dleft1, 0)
     cells = tl.num_programs(0).to(tl.int64)
-    dtheta += (tl.program_id(1) * cells + cell) * USED
-    tl.store(dtheta + plane, partial, mask=plane < USED)
+    dtheta += (tl.program_id(1) * cells + cell) * RANK
+    tl.store(dtheta + plane, partial, mask=plane < RANK)

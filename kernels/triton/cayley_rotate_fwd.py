@@ -1,4 +1,6 @@
-"""Forward kernels of the Cayley rotation.
+"""Kernels of the Cayley rotation by Z = I + left E right^T.
+
+left = [U theta, -V theta], right = [V, U], E = (I - right^T left / 2)^-1.
 
 The constants are explained in ``cayley_rotate_parts``.
 """
@@ -9,157 +11,166 @@ import triton.language as tl
 from mmssm.kernels.triton.cayley_rotate_parts import (
     add_dot,
     identity,
-    invert,
+    load_angle,
     load_tile,
     locate,
+    store_inverse,
     store_tile,
 )
 
 
 @triton.jit
-def load_factors(
-    U, V, theta, n,
-    stride_U_n, stride_U_r, stride_V_n, stride_V_r, stride_theta_r,
-    STATE: tl.constexpr, HALF: tl.constexpr, USED: tl.constexpr,
-):  # fmt: skip
-    """Rows ``n`` of left = [U theta, -V theta] and right = [V, U]."""
-    column = tl.arange(0, 2 * HALF)
-    plane = column % HALF
-    second = (column >= HALF)[None, :]
-    u = load_tile(U, n, plane, stride_U_n, stride_U_r, STATE, USED)
-    v = load_tile(V, n, plane, stride_V_n, stride_V_r, STATE, USED)
-    angle = tl.load(
-        theta + plane * stride_theta_r, mask=plane < USED, other=0.0
-    ).to(tl.float32)
-    left = tl.where(second, -v, u) * angle[None, :]
-    return left, tl.where(second, u, v)
-
-
-@triton.jit
-def load_skew(
-    U, V, theta,
-    stride_U_n, stride_U_r, stride_V_n, stride_V_r, stride_theta_r,
-    STATE: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, BLOCK_R: tl.constexpr,
-):  # fmt: skip
-    """S = U theta V^T - V theta U^T, whole."""
-    n = tl.arange(0, SIZE)
-    product = tl.zeros((SIZE, SIZE), tl.float32)
-    for start in range(0, RANK, BLOCK_R):
-        plane = start + tl.arange(0, BLOCK_R)
-        u = load_tile(U, n, plane, stride_U_n, stride_U_r, STATE, RANK)
-        v = load_tile(V, plane, n, stride_V_r, stride_V_n, RANK, STATE)
-        angle = tl.load(
-            theta + plane * stride_theta_r, mask=plane < RANK, other=0.0
-        ).to(tl.float32)
-        product = add_dot(product, u * angle[None, :], v)
-    return product - tl.trans(product)
-
-
-@triton.jit
-def _cayley_rotate_fwd_kernel(
-    state, U, V, theta, out,
-    stride_state_batch, stride_state_head, stride_state_p, stride_state_n,
+def _cayley_rotate_kernel_inverse(
+    U, V, theta, inverse,
     stride_U_batch, stride_U_head, stride_U_n, stride_U_r,
     stride_V_batch, stride_V_head, stride_V_n, stride_V_r,
     stride_theta_batch, stride_theta_head, stride_theta_r,
     heads,
-    HEADDIM: tl.constexpr, STATE: tl.constexpr, USED: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+    STATE: tl.constexpr, RANK: tl.constexpr, HALF: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Rotate by Z = I + left (I - right^T left / 2)^-1 right^T."""
+    """E of every head, (batch heads, 2 HALF, 2 HALF)."""
     batch, head = locate(heads)
-    state += batch * stride_state_batch + head * stride_state_head
     U += batch * stride_U_batch + head * stride_U_head
     V += batch * stride_V_batch + head * stride_V_head
     theta += batch * stride_theta_batch + head * stride_theta_head
-    out += (batch * heads + head) * HEADDIM * STATE
-    p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     size: tl.constexpr = 2 * HALF
+    column = tl.arange(0, size)
+    plane = column % HALF
+    second = column >= HALF
+    angle = load_angle(theta, plane, stride_theta_r, RANK)
     product = tl.zeros((size, size), tl.float32)
-    inner = tl.zeros((BLOCK_P, size), tl.float32)
     for start in range(0, STATE, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
-        left, right = load_factors(
-            U,
-            V,
-            theta,
-            n,
-            stride_U_n,
-            stride_U_r,
-            stride_V_n,
-            stride_V_r,
-            stride_theta_r,
-            STATE,
-            HALF,
-            USED,
-        )
-        tile = load_tile(
-            state, p, n, stride_state_p, stride_state_n, HEADDIM, STATE
-        )
+        u = load_tile(U, n, plane, stride_U_n, stride_U_r, STATE, RANK)
+        v = load_tile(V, n, plane, stride_V_n, stride_V_r, STATE, RANK)
+        left = tl.where(second[None, :], -v, u) * angle[None, :]
+        right = tl.where(second[None, :], u, v)
         product = add_dot(product, tl.trans(right), left)
-        inner = add_dot(inner, tile, left)
-    inverse = invert(identity(size) - 0.5 * product, size, HALF, USED)
-    solved = add_dot(tl.zeros((BLOCK_P, size), tl.float32), inner, inverse)
-    for start in range(0, STATE, BLOCK_N):
-        n = start + tl.arange(0, BLOCK_N)
-        left, right = load_factors(
-            U,
-            V,
-            theta,
-            n,
-            stride_U_n,
-            stride_U_r,
-            stride_V_n,
-            stride_V_r,
-            stride_theta_r,
-            STATE,
-            HALF,
-            USED,
-        )
-        tile = load_tile(
-            state, p, n, stride_state_p, stride_state_n, HEADDIM, STATE
-        )
-        tile = add_dot(tile, solved, tl.trans(right))
-        store_tile(out, tile, p, n, STATE, 1, HEADDIM, STATE)
+    inverse += (batch * heads + head) * size * size
+    store_inverse(inverse, identity(size) - 0.5 * product, size, HALF, RANK)
 
 
 @triton.jit
-def _cayley_rotate_fwd_kernel_dense(
-    state, U, V, theta, out,
+def project(
+    rows, first, second, p, plane,
+    stride_rows_p, stride_rows_n, stride_first_n, stride_first_r, stride_second_n, stride_second_r,
+    HEADDIM: tl.constexpr, STATE: tl.constexpr, RANK: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """rows @ first and rows @ second."""
+    on_first = tl.zeros((p.shape[0], plane.shape[0]), tl.float32)
+    on_second = on_first
+    for start in range(0, STATE, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        tile = load_tile(
+            rows, p, n, stride_rows_p, stride_rows_n, HEADDIM, STATE
+        )
+        factor = load_tile(
+            first, n, plane, stride_first_n, stride_first_r, STATE, RANK
+        )
+        on_first = add_dot(on_first, tile, factor)
+        factor = load_tile(
+            second, n, plane, stride_second_n, stride_second_r, STATE, RANK
+        )
+        on_second = add_dot(on_second, tile, factor)
+    return on_first, on_second
+
+
+@triton.jit
+def store_sum(
+    out, rows, on_first, on_second, first, second, p, plane,
+    stride_out_p, stride_out_n, stride_rows_p, stride_rows_n,
+    stride_first_n, stride_first_r, stride_second_n, stride_second_r,
+    HEADDIM: tl.constexpr, STATE: tl.constexpr, RANK: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Store rows + on_first @ first^T + on_second @ second^T."""
+    for start in range(0, STATE, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        tile = load_tile(
+            rows, p, n, stride_rows_p, stride_rows_n, HEADDIM, STATE
+        )
+        factor = load_tile(
+            first, plane, n, stride_first_r, stride_first_n, RANK, STATE
+        )
+        tile = add_dot(tile, on_first, factor)
+        factor = load_tile(
+            second, plane, n, stride_second_r, stride_second_n, RANK, STATE
+        )
+        tile = add_dot(tile, on_second, factor)
+        store_tile(out, tile, p, n, stride_out_p, stride_out_n, HEADDIM, STATE)
+
+
+@triton.jit
+def multiply(
+    first, second, matrix, plane, stride_row, stride_column, HALF: tl.constexpr
+):
+    """The two halves of [first, second] @ matrix."""
+    zero = tl.zeros(first.shape, tl.float32)
+    down = HALF * stride_row
+    right = HALF * stride_column
+    block = load_tile(
+        matrix, plane, plane, stride_row, stride_column, HALF, HALF
+    )
+    on_first = add_dot(zero, first, block)
+    block = load_tile(
+        matrix + down, plane, plane, stride_row, stride_column, HALF, HALF
+    )
+    on_first = add_dot(on_first, second, block)
+    block = load_tile(
+        matrix + right, plane, plane, stride_row, stride_column, HALF, HALF
+    )
+    on_second = add_dot(zero, first, block)
+    block = load_tile(
+        matrix + down + right,
+        plane,
+        plane,
+        stride_row,
+        stride_column,
+        HALF,
+        HALF,
+    )
+    on_second = add_dot(on_second, second, block)
+    return on_first, on_second
+
+
+@triton.jit
+def _cayley_rotate_fwd_kernel(
+    state, U, V, theta, inverse, out,
     stride_state_batch, stride_state_head, stride_state_p, stride_state_n,
     stride_U_batch, stride_U_head, stride_U_n, stride_U_r,
     stride_V_batch, stride_V_head, stride_V_n, stride_V_r,
     stride_theta_batch, stride_theta_head, stride_theta_r,
     heads,
     HEADDIM: tl.constexpr, STATE: tl.constexpr, RANK: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_R: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Rotate by Z = 2 (I - S/2)^-1 - I."""
+    """Rotate some rows of the state: out = state + state left E right^T."""
     batch, head = locate(heads)
+    cell = batch * heads + head
     state += batch * stride_state_batch + head * stride_state_head
     U += batch * stride_U_batch + head * stride_U_head
     V += batch * stride_V_batch + head * stride_V_head
     theta += batch * stride_theta_batch + head * stride_theta_head
-    out += (batch * heads + head) * HEADDIM * STATE
+    size: tl.constexpr = 2 * HALF
     p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
-    n = tl.arange(0, SIZE)
-    skew = load_skew(
-        U,
-        V,
-        theta,
-        stride_U_n,
-        stride_U_r,
-        stride_V_n,
-        stride_V_r,
-        stride_theta_r,
-        STATE,
-        RANK,
-        SIZE,
-        BLOCK_R,
+    plane = tl.arange(0, HALF)
+    angle = load_angle(theta, plane, stride_theta_r, RANK)[None, :]
+    on_u, on_v = project(
+        state, U, V, p, plane,
+        stride_state_p, stride_state_n, stride_U_n, stride_U_r, stride_V_n, stride_V_r,
+        HEADDIM, STATE, RANK, BLOCK_N,
+    )  # fmt: skip
+    on_v, on_u = multiply(
+        on_u * angle,
+        -on_v * angle,
+        inverse + cell * size * size,
+        plane,
+        size,
+        1,
+        HALF,
     )
-    inverse = invert(identity(SIZE) - 0.5 * skew, SIZE, SIZE, STATE)
-    tile = load_tile(
-        state, p, n, stride_state_p, stride_state_n, HEADDIM, STATE
-    )
-    solved = add_dot(tl.zeros((BLOCK_P, SIZE), tl.float32), tile, inverse)
-    store_tile(out, 2.0 * solved - tile, p, n, STATE, 1, HEADDIM, STATE)
+    store_sum(
+        out + cell * HEADDIM * STATE, state, on_v, on_u, V, U, p, plane,
+        STATE, 1, stride_state_p, stride_state_n,
+        stride_V_n, stride_V_r, stride_U_n, stride_U_r,
+        HEADDIM, STATE, RANK, BLOCK_N,
+    )  # fmt: skip

@@ -1,9 +1,15 @@
 """Device functions that all kernels of the Cayley rotation use.
 
-Constants: ``SIZE`` is the padded size of the linear system. It has
-``SIZE // HALF`` blocks of ``HALF`` unknowns each, the first ``USED`` of which
-are real, the others padding. ``BLOCK_P``, ``BLOCK_N``, ``BLOCK_R`` are tile
-sizes over headdim, state and rank.
+Constants:
+
+- ``HEADDIM``, ``STATE``, ``RANK``: sizes of the tensors.
+- ``BLOCK_P``, ``BLOCK_N``, ``BLOCK_R``: tile sizes over these.
+- ``HALF``: ``RANK``, padded. The linear system of the low-rank form has two
+  blocks of ``HALF`` unknowns.
+- ``SIZE``: unknowns of the linear system, padded.
+
+No product sums over more than 32 elements at a time: exact float32 products
+hold whole rows of their operands in registers.
 """
 
 import triton
@@ -57,6 +63,14 @@ def add_dot(acc, left, right):
 
 
 @triton.jit
+def load_angle(theta, plane, stride_r, RANK: tl.constexpr):
+    """Rotation strengths in float32, zero outside."""
+    return tl.load(theta + plane * stride_r, mask=plane < RANK, other=0.0).to(
+        tl.float32
+    )
+
+
+@triton.jit
 def identity(SIZE: tl.constexpr):
     """Identity matrix."""
     index = tl.arange(0, SIZE)
@@ -64,33 +78,36 @@ def identity(SIZE: tl.constexpr):
 
 
 @triton.jit
-def invert(matrix, SIZE: tl.constexpr, HALF: tl.constexpr, USED: tl.constexpr):
-    """Invert a matrix that is the identity in its padding.
+def store_inverse(
+    pointer, matrix, SIZE: tl.constexpr, HALF: tl.constexpr, USED: tl.constexpr
+):
+    """Invert a matrix that is the identity in its padding, and store it.
 
-    Gauss-Jordan elimination in place, with partial pivoting. Rows stay where
-    they are: ``pivots[i, j]`` is 1 where row i was the pivot of column j.
+    Gauss-Jordan elimination in place, with partial pivoting. Rows are not
+    swapped: where row i was the pivot of column j, row i holds row j of the
+    inverse, and column j holds its column i. The store puts them right.
     """
     index = tl.arange(0, SIZE)
     done = index % HALF >= USED
-    pivots = tl.where(done[None, :], identity(SIZE), 0.0)
+    row_of = index
+    column_of = index
     for step in range(SIZE // HALF * USED):
         column = step // USED * HALF + step % USED
-        in_column = (index == column)[None, :]
+        is_column = index == column
+        in_column = is_column[None, :]
         entries = tl.sum(tl.where(in_column, matrix, 0.0), 1)
         # A NaN counts as the largest: it has to spread, not to hide.
         size = tl.where(entries == entries, tl.abs(entries), float('inf'))
         pivot = tl.argmax(tl.where(done, -1.0, size), 0)
         is_pivot = index == pivot
         in_row = is_pivot[:, None]
-        here = tl.where(in_row & in_column, 1.0, 0.0)
-        pivots += here
-        matrix = tl.where(in_column, here, matrix)
+        matrix = tl.where(in_column, tl.where(in_row, 1.0, 0.0), matrix)
         value = tl.sum(tl.where(is_pivot, entries, 0.0), 0)
         row = tl.sum(tl.where(in_row, matrix, 0.0), 0) / value
         matrix = tl.where(
             in_row, row[None, :], matrix - entries[:, None] * row[None, :]
         )
+        row_of = tl.where(is_pivot, column, row_of)
+        column_of = tl.where(is_column, pivot, column_of)
         done = done | is_pivot
-    order = tl.trans(pivots)
-    zero = tl.zeros((SIZE, SIZE), tl.float32)
-    return add_dot(zero, add_dot(zero, order, matrix), order)
+    tl.store(pointer + row_of[:, None] * SIZE + column_of[None, :], matrix)
