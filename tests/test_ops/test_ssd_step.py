@@ -4,6 +4,11 @@ import pytest
 import torch
 
 from mmssm.ops import ssd_chunk_scan, ssd_step
+from mmssm.ops.availability import native_obstacle
+
+NEEDS_NATIVE = pytest.mark.skipif(
+    native_obstacle() is not None, reason=f'no kernels: {native_obstacle()}'
+)
 
 
 def frame_of(inputs, t):
@@ -47,6 +52,46 @@ def test_steps_equal_scan(
 
     expected = run_with_gradients(whole, inputs)
     assert_same(run_with_gradients(in_steps, inputs), expected, dtype)
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+def test_native_serves_what_needs_no_gradient(make_ssd, assert_same, dtype):
+    inputs = make_ssd(1, groups=2, dtype=dtype, D='channel')
+    frame = frame_of(inputs, 0)
+    args = (inputs['initial_states'],)
+    with torch.profiler.profile() as profile:
+        results = ssd_step(*args, **frame, dt_softplus=True)
+    assert 'mmssm::ssd_step' in {event.name for event in profile.events()}
+    expected = ssd_step(*args, **frame, dt_softplus=True, backend='reference')
+    names = ('y', 'state')
+    assert_same(
+        dict(zip(names, results, strict=True)),
+        dict(zip(names, expected, strict=True)),
+        dtype,
+    )
+
+
+@NEEDS_NATIVE
+def test_native_gives_no_gradients(make_ssd):
+    inputs = make_ssd(1)
+    state, frame = inputs['initial_states'], frame_of(inputs, 0)
+    frame['x'] = frame['x'].clone().requires_grad_()
+    with pytest.raises(RuntimeError, match='no gradients on backend=.native'):
+        ssd_step(state, **frame, backend='native')
+    with torch.no_grad():
+        y, _ = ssd_step(state, **frame, backend='native')
+    assert not y.requires_grad
+    y, _ = ssd_step(state, **frame)
+    (grad,) = torch.autograd.grad(y.sum(), frame['x'])
+    assert grad.abs().sum() > 0
+
+
+def test_no_channels(make_ssd):
+    inputs = make_ssd(1, headdim=0)
+    y, state = ssd_step(inputs['initial_states'], **frame_of(inputs, 0))
+    assert y.shape == inputs['x'][:, 0].shape
+    assert state.shape == inputs['initial_states'].shape
 
 
 def test_state_is_not_written(make_ssd):

@@ -20,12 +20,14 @@ from mmssm.ops.ssd_chunk_scan.reference import (
     ssd_step_reference,
     step_size,
 )
+from mmssm.ops.ssd_chunk_scan.step_op import ssd_step_op
 from mmssm.ops.ssd_chunk_scan.vectorized import (
     ssd_chunk_scan_torch,
     ssd_step_torch,
 )
 
 _AVAILABLE = ('reference', 'torch', 'triton')
+_STEP_AVAILABLE = ('reference', 'torch', 'native', 'triton')
 _INTEGERS = (
     torch.uint8,
     torch.int8,
@@ -220,9 +222,10 @@ def ssd_step(
         dt_bias (Tensor, optional): Added to ``dt``, shape ``(heads,)``.
         dt_softplus (bool): Whether softplus is applied to ``dt`` (after
             ``dt_bias``). Default: False.
-        backend (str, optional): ``'reference'``, ``'torch'`` or
-            ``'triton'``; None picks ``'torch'``, since one frame is too
-            little for kernels.
+        backend (str, optional): ``'reference'``, ``'torch'``, ``'native'``,
+            which gives no gradients, or ``'triton'``. None picks `native` on
+            a CPU where nothing needs a gradient, else `torch`: on a GPU one
+            frame is too little for kernels.
 
     Returns:
         tuple[Tensor, Tensor]: Output like ``x``, in its dtype, and the new
@@ -231,7 +234,8 @@ def ssd_step(
     Raises:
         TypeError: If a tensor is not real floating.
         ValueError: If a shape does not fit.
-        RuntimeError: If ``backend`` cannot serve the call.
+        RuntimeError: If ``backend`` cannot serve the call, or if it is
+            `native` and a tensor needs a gradient.
 
     Example:
         >>> import torch
@@ -258,7 +262,10 @@ def ssd_step(
     check_shape('z', z, '(batch, heads, headdim)', tuple(x.shape))
     _check_parameters(A, D, dt_bias, heads, headdim, B.shape[1])
     _check_state('state', state, x, B)
-    backend = choose_backend('ssd_step', backend or 'torch', x, _AVAILABLE)
+    tensors = (state, x, dt, A, B, C, D, z, dt_bias)
+    backend = _choose_step_backend(backend, tensors)
+    if backend == 'native' and state.numel():
+        return ssd_step_op(*tensors, dt_softplus, backend)
     if backend == 'triton':
         frame = (x, dt, B, C, z)
         x, dt, B, C, z = (None if t is None else t.unsqueeze(1) for t in frame)
@@ -291,6 +298,25 @@ def ssd_step(
             C.to(dtype),
         )
         return skip_and_gate(y, x_work, D, z).to(x.dtype), new_state
+
+
+def _choose_step_backend(
+    backend: str | None, tensors: tuple[Tensor | None, ...]
+) -> str:
+    """Like `choose_backend`, for kernels without a backward pass."""
+    x = tensors[1]
+    trains = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in tensors
+    )
+    if backend is None and (trains or x.device.type != 'cpu'):
+        return 'torch'
+    backend = choose_backend('ssd_step', backend, x, _STEP_AVAILABLE)
+    if backend == 'native' and trains:
+        raise RuntimeError(
+            "ssd_step has no gradients on backend='native' and a tensor needs "
+            "one; use backend=None or 'torch', or torch.no_grad()"
+        )
+    return backend
 
 
 def _nothing_to_scan(
