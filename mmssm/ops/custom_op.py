@@ -52,6 +52,16 @@ def _laid_out(gradient: Tensor, tensor: Tensor) -> Tensor:
     return promised.copy_(gradient)
 
 
+def or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """Return a gradient, zeros where the output was not used.
+
+    Operators ask autograd not to make zeros for unused outputs
+    (``ctx.set_materialize_grads(False)``): most of what they return for the
+    backward pass is large and has no gradient.
+    """
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
 def wanted(
     needs: Sequence[bool], gradients: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:

@@ -5,7 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, like_inputs, wanted
+from mmssm.ops.custom_op import (
+    forbid_second_derivative,
+    like_inputs,
+    or_zeros,
+    wanted,
+)
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import working_dtype
 
@@ -107,18 +112,22 @@ def _(
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     eta, q, x, D, z, initial_history, reverse, backend = inputs
     out, _, y = output
+    ctx.set_materialize_grads(False)
     is_out = D is None and z is None and y.dtype == eta.dtype
     ctx.save_for_backward(q, x, D, z, initial_history, out if is_out else y)
     ctx.eta_dtype, ctx.reverse, ctx.backend = eta.dtype, reverse, backend
 
 
 def _backward(
-    ctx: Any, grad_out: Tensor, grad_final_history: Tensor, _: Tensor
+    ctx: Any, grad_out: Tensor | None, grad_history: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
     q, x, D, z, initial_history, y = ctx.saved_tensors
+    if grad_history is None:
+        shape = (y.shape[0], q.shape[-1], y.shape[-1])
+        grad_history = y.new_zeros(shape)
     gradients = pole_scan_backward_op(
-        grad_out,
-        grad_final_history,
+        or_zeros(grad_out, y).to(ctx.eta_dtype),
+        grad_history,
         q,
         x,
         D,

@@ -5,7 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, like_inputs, wanted
+from mmssm.ops.custom_op import (
+    forbid_second_derivative,
+    like_inputs,
+    or_zeros,
+    wanted,
+)
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.selective_scan.checkpoints import num_checkpoints
@@ -143,16 +148,21 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.set_materialize_grads(False)
     # The initial state is the first checkpoint.
     *tensors, _, ctx.delta_softplus, ctx.reverse, ctx.backend = inputs
     ctx.save_for_backward(*tensors, output[2])
 
 
 def _backward(
-    ctx: Any, grad_y: Tensor, grad_last_state: Tensor, _: Tensor
+    ctx: Any, grad_y: Tensor | None, grad_last_state: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
+    u, _, A, *_, checkpoints = ctx.saved_tensors
+    if grad_last_state is None:
+        shape = (*u.shape[:2], A.shape[1])
+        grad_last_state = checkpoints.new_zeros(shape)
     gradients = selective_scan_backward_op(
-        grad_y,
+        or_zeros(grad_y, u),
         grad_last_state,
         *ctx.saved_tensors,
         ctx.delta_softplus,
