@@ -9,6 +9,8 @@
 
 #include "lane_sums.h"
 
+#define FORCE_INLINE static inline __attribute__((always_inline))
+
 /* Elements of the state below which a thread costs more than it saves. */
 #define SMALL_WORK 32768
 
@@ -39,6 +41,7 @@ static real *channel_address(const tensor *t, const channel_block *at)
 
 static vec channels_load(const real *src, int64_t stride, int channels)
 {
+    if (stride == 1 && channels == VEC_LANES) return vec_load(src);
     real values[VEC_LANES] = {0};
     for (int j = 0; j < channels; j++) values[j] = src[j * stride];
     return vec_load(values);
@@ -53,51 +56,69 @@ static real step_size(const ssd_step_fwd_args *args, const channel_block *at)
     return args->dt_softplus ? vec_softplus(vec_set(dt))[0] : dt;
 }
 
-/* Advance the state of one channel. Returns the products of state and C, whose
- * lanes are still to be added up. */
-static vec channel_advance(
-    real *restrict target, const real *restrict state, const real *B,
-    const real *C, real decay, real input, int64_t size)
+/* Advance the state of one channel. Its products with C are left to be added
+ * up: those of whole vectors in `products`, the others in `rest`. */
+FORCE_INLINE void channel_advance(
+    real *restrict target, const real *restrict state,
+    const real *restrict B, const real *restrict C, real decay, real input,
+    int64_t size, real *restrict products, real *restrict rest)
 {
     const vec decay_lanes = vec_set(decay), input_lanes = vec_set(input);
-    vec products = {0};
+    vec sum = {0};
     int64_t n = 0;
     for (; n + VEC_LANES <= size; n += VEC_LANES) {
         const vec h = decay_lanes * vec_load(state + n) +
                       input_lanes * vec_load(B + n);
         vec_store(target + n, h);
-        products += h * vec_load(C + n);
+        sum += h * vec_load(C + n);
     }
-    real rest = 0;
+    vec_store(products, sum);
+    real remainder = 0;
     for (; n < size; n++) {
         target[n] = decay * state[n] + input * B[n];
-        rest += target[n] * C[n];
+        remainder += target[n] * C[n];
     }
-    products[0] += rest;
-    return products;
+    *rest = remainder;
 }
 
-static void step_block(const ssd_step_fwd_args *args, const channel_block *at)
+/* What the channels of a head share. */
+typedef struct {
+    const real *B, *C;
+    real dt, decay;
+} head_terms;
+
+static head_terms terms_of(
+    const ssd_step_fwd_args *args, const channel_block *at)
 {
-    real products[VEC_LANES * VEC_LANES] = {0}, y[VEC_LANES];
     const int64_t group = at->head / (args->heads / args->groups);
-    const tensor *state = &args->state, *target = &args->new_state;
-    const real *B = args->B.data + at->batch * args->B.stride[0] +
-                    group * args->B.stride[1];
-    const real *C = args->C.data + at->batch * args->C.stride[0] +
-                    group * args->C.stride[1];
+    const tensor *B = &args->B, *C = &args->C;
     const real dt = step_size(args, at);
     const real A = args->A.data[at->head * args->A.stride[0]];
-    const real decay = vec_exp(vec_set(dt * A))[0];
+    return (head_terms){
+        .B = B->data + at->batch * B->stride[0] + group * B->stride[1],
+        .C = C->data + at->batch * C->stride[0] + group * C->stride[1],
+        .dt = dt,
+        .decay = vec_exp(vec_set(dt * A))[0],
+    };
+}
+
+static void step_block(
+    const ssd_step_fwd_args *args, const channel_block *at,
+    const head_terms *head)
+{
+    real products[VEC_LANES * VEC_LANES], rest[VEC_LANES];
+    real inputs[VEC_LANES], y[VEC_LANES];
+    const tensor *state = &args->state, *target = &args->new_state;
     const vec x = channels_load(channel_address(&args->x, at),
                                 args->x.stride[2], at->channels);
+    vec_store(inputs, head->dt * x);
     for (int j = 0; j < at->channels; j++)
-        vec_store(products + j * VEC_LANES,
-                  channel_advance(
-                      channel_address(target, at) + j * target->stride[2],
-                      channel_address(state, at) + j * state->stride[2], B, C,
-                      decay, dt * x[j], args->state_size));
-    vec sum = lane_sums(products);
+        channel_advance(channel_address(target, at) + j * target->stride[2],
+                        channel_address(state, at) + j * state->stride[2],
+                        head->B, head->C, head->decay, inputs[j],
+                        args->state_size, products + j * VEC_LANES, rest + j);
+    /* Lanes beyond the channels are not stored. */
+    vec sum = lane_sums(products) + vec_load(rest);
     if (args->D.data) {
         const real *D = args->D.data + at->head * args->D.stride[0] +
                         at->first * args->D.stride[1];
@@ -113,21 +134,19 @@ static void step_block(const ssd_step_fwd_args *args, const channel_block *at)
 
 MMSSM_KERNEL(ssd_step_fwd, ssd_step_fwd_args)
 {
-    const int64_t blocks = (args->headdim + VEC_LANES - 1) / VEC_LANES;
-    const int64_t jobs = args->batch * args->heads * blocks;
-    const int64_t work =
-        args->batch * args->heads * args->headdim * args->state_size;
+    const int64_t heads = args->batch * args->heads;
+    const int64_t work = heads * args->headdim * args->state_size;
 #pragma omp parallel for schedule(static) num_threads((int)args->threads) \
     if (args->threads > 1 && work > SMALL_WORK)
-    for (int64_t job = 0; job < jobs; job++) {
-        const int64_t first = job % blocks * VEC_LANES;
-        const channel_block at = {
-            .batch = job / blocks / args->heads,
-            .head = job / blocks % args->heads,
-            .first = first,
-            .channels = (int)int64_min(args->headdim - first, VEC_LANES),
-        };
-        step_block(args, &at);
+    for (int64_t index = 0; index < heads; index++) {
+        channel_block at = {.batch = index / args->heads,
+                            .head = index % args->heads};
+        const head_terms head = terms_of(args, &at);
+        for (; at.first < args->headdim; at.first += VEC_LANES) {
+            at.channels =
+                (int)int64_min(args->headdim - at.first, VEC_LANES);
+            step_block(args, &at, &head);
+        }
     }
     return 0;
 }
