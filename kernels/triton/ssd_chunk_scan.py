@@ -20,10 +20,11 @@ from mmssm.kernels.triton.ssd_chunk_scan_fwd import (
 )
 from mmssm.ops.ssd_chunk_scan.chunks import kernel_chunk_size, num_chunks
 
-# Tiles that fit into registers. Without tensor cores, which exact float32
-# products cannot use, a thread holds whole rows of its operands.
+# Tiles that fit into registers. Float32 operands take twice the room, and
+# more where tensor cores cannot multiply them exactly: then a thread holds
+# whole rows.
 _LARGEST_BLOCK = 64
-_LARGEST_EXACT_BLOCK = 32
+_LARGEST_FLOAT32_BLOCK = 32
 _MATRIX_OPTIONS = {'num_warps': 8, 'num_stages': 2}
 _HEADS_PER_PROGRAM = 16
 _STATE_PER_PROGRAM = 1024
@@ -181,11 +182,6 @@ class _Scan:
         return self.batch, self.heads, self.headdim, self.state
 
     @property
-    def exact(self) -> bool:
-        """Whether matrix products are exact float32 ones."""
-        return self.operand == tl.float32 and self.precision == 'ieee'
-
-    @property
     def block_p(self) -> int:
         return self.block(self.headdim)
 
@@ -225,7 +221,8 @@ class _Scan:
         )
 
     def block(self, size: int) -> int:
-        largest = _LARGEST_EXACT_BLOCK if self.exact else _LARGEST_BLOCK
+        is_float32 = self.operand == tl.float32
+        largest = _LARGEST_FLOAT32_BLOCK if is_float32 else _LARGEST_BLOCK
         return min(largest, max(16, triton.next_power_of_2(size)))
 
 

@@ -47,7 +47,11 @@ def _ssd_chunk_scan_fwd_kernel_decay(
         step = softplus(step)
     step = tl.where((frames < length)[:, None], step, 0.0)
     rate = tl.load(A + head, mask=is_head, other=0.0)
-    running = tl.cumsum(step * rate[None, :], 0)
+    log_decay = step * rate[None, :]
+    # exp(-110) is 0 in float32. Anything below would only take digits from
+    # the differences of running sums, or make them inf - inf.
+    log_decay = tl.where(log_decay < -110.0, -110.0, log_decay)
+    running = tl.cumsum(log_decay, 0)
     stride_head = chunks.to(tl.int64) * CHUNK
     offset = (batch * heads * chunks + chunk) * CHUNK
     store_tile(
