@@ -40,7 +40,7 @@ class TCPVim(Vim):
         mixer: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        options = dict(type='PoleMixer')
+        options = dict(type='mmssm.PoleMixer')
         if isinstance(arch, str):
             options.update(self.mixer_settings.get(arch, {}))
         options.update(mixer or {})

@@ -61,7 +61,7 @@ class Vim(BaseModule):
         with_cp (bool): Whether activations are recomputed in the backward
             pass to save memory. Default: False.
         mixer (dict): Config of the mixer of every block, without
-            ``d_model``. Default: ``dict(type='SelectiveScanMixer')``.
+            ``d_model``. Default: ``dict(type='mmssm.SelectiveScanMixer')``.
         init_cfg (dict, optional): mmengine initialisation config.
 
     Raises:
@@ -129,7 +129,7 @@ class Vim(BaseModule):
         self.pos_embed = GridPositionEmbed(
             grid, self.embed_dims, with_cls_token
         )
-        mixer = dict(mixer or dict(type='SelectiveScanMixer'))
+        mixer = dict(mixer or dict(type='mmssm.SelectiveScanMixer'))
         rates = torch.linspace(0, drop_path_rate, self.depth).tolist()
         # The rate of a block is that of the output it adds, the previous
         # block's.
