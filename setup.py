@@ -39,6 +39,7 @@ NATIVE_HEADERS = sorted(
 NATIVE_FLAGS = [
     '-std=c11',
     '-O3',
+    '-g0',
     '-fPIC',
     '-fvisibility=hidden',
     '-fno-math-errno',

@@ -297,8 +297,9 @@ MMSSM_KERNEL(selective_scan_bwd, backward_arguments)
     }
     const int64_t items = a.in.batch * a.in.groups * items_per_group(&a.in);
     const int64_t size = backward_scratch_size(&a.in);
+    const int threads = (int)int64_min(a.in.threads, items);
     int32_t failed = 0;
-#pragma omp parallel num_threads((int)a.in.threads) reduction(|| : failed)
+#pragma omp parallel num_threads(threads) reduction(|| : failed)
     {
         real *memory = scratch_new(size);
         failed = !memory;

@@ -308,7 +308,6 @@ def test_infinite_matrix_meets_no_padding(isa: str) -> None:
     B[..., 2] = float('inf')
     inputs = [u, u, -torch.ones(3, 1), B, one, None, None, None, None]
     gradients = case.backward(inputs, (u, torch.zeros(1, 3, 1)), isa)
-    assert (
-        gradients[4].isfinite().flatten().tolist() == [True] * 2 + [False] * 2
-    )
-    assert (gradients[4][..., 2:] == float('inf')).all()
+    dC = gradients[4].flatten()
+    assert dC[:2].isfinite().all()
+    assert dC[2:].tolist() == [float('inf')] * 2
