@@ -8,11 +8,20 @@ import functools
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Callable
 
-import torch
+
+def _constant_in_graphs(function: Callable) -> Callable:
+    """Do what `torch.compiler.assume_constant_result` does.
+
+    That function imports the whole compiler, and with it Triton, which would
+    make every import of the operators slow.
+    """
+    function._dynamo_marked_constant = True
+    return function
 
 
-@torch.compiler.assume_constant_result
+@_constant_in_graphs
 def native_obstacle() -> str | None:
     """Why the native CPU kernels cannot be used; None if they can."""
     # Imported by name: the library is looked for when it is first needed.
@@ -20,7 +29,7 @@ def native_obstacle() -> str | None:
     return library.unavailable_reason()
 
 
-@torch.compiler.assume_constant_result
+@_constant_in_graphs
 def native_is_usable() -> bool:
     """Whether the native CPU kernels can be used; says once if not."""
     reason = native_obstacle()
@@ -32,7 +41,7 @@ def native_is_usable() -> bool:
     return reason is None
 
 
-@torch.compiler.assume_constant_result
+@_constant_in_graphs
 def triton_obstacle(device: str) -> str | None:
     """Why Triton kernels cannot run on a device; None if they can.
 
@@ -54,7 +63,7 @@ def triton_obstacle(device: str) -> str | None:
     )
 
 
-@torch.compiler.assume_constant_result
+@_constant_in_graphs
 def triton_is_usable() -> bool:
     """Whether a CUDA device can run Triton kernels; says once if not."""
     reason = triton_obstacle('cuda')
