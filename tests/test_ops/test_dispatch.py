@@ -2,14 +2,55 @@
 
 import doctest
 import importlib
+import warnings
 
 import pytest
 import torch
 
 from mmssm import ops
+from mmssm.ops import availability, dispatch
+from mmssm.ops.availability import native_obstacle, triton_obstacle
 from mmssm.ops.dispatch import choose_backend
+from tests.test_ops.parity.cases import BACKENDS, FORWARD_ONLY
+from tests.test_ops.parity.run import leaves_of
+from tests.test_ops.parity.test_properties import basic
 
-CPU = torch.device('cpu')
+ALL = ('reference', 'torch', 'native', 'triton')
+FOLDERS = (
+    'causal_conv1d',
+    'cayley_rotate',
+    'modal_scan',
+    'pole_denominator',
+    'pole_scan',
+    'rms_norm_gated',
+    'selective_scan',
+    'ssd_chunk_scan',
+)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretend that kernels can or cannot run, with a reason."""
+
+    def pretend(native=None, triton=None):
+        monkeypatch.setattr(dispatch, 'native_obstacle', lambda: native)
+        monkeypatch.setattr(
+            dispatch, 'native_is_usable', lambda: native is None
+        )
+        monkeypatch.setattr(dispatch, 'triton_obstacle', lambda _: triton)
+        monkeypatch.setattr(
+            dispatch, 'triton_is_usable', lambda: triton is None
+        )
+
+    return pretend
+
+
+class FakeTensor:
+    """Device and dtype, which are all that the choice looks at."""
+
+    def __init__(self, device, dtype=torch.float32):
+        self.device = torch.device(device)
+        self.dtype = dtype
 
 
 def test_public_names():
@@ -18,16 +59,23 @@ def test_public_names():
         'causal_conv1d_step',
         'cayley_matrix',
         'cayley_rotate',
+        'modal_scan',
+        'modal_scan_step',
+        'pole_denominator',
+        'pole_scan',
+        'pole_scan_step',
+        'rms_norm_gated',
+        'selective_scan',
+        'selective_scan_step',
         'ssd_chunk_scan',
         'ssd_step',
+        'token_poles',
     ]
     for name in ops.__all__:
         assert 'Args:' in getattr(ops, name).__doc__
 
 
-@pytest.mark.parametrize(
-    'op', ['ssd_chunk_scan', 'causal_conv1d', 'cayley_rotate']
-)
+@pytest.mark.parametrize('op', FOLDERS)
 def test_examples_in_docstrings(op):
     module = importlib.import_module(f'mmssm.ops.{op}.interface')
     result = doctest.testmod(module)
@@ -51,51 +99,133 @@ def test_compiles_without_graph_break():
     expected = torch.autograd.grad(fn(*leaves), leaves)
     actual = torch.autograd.grad(compiled(*leaves), leaves)
     for ours, eager in zip(actual, expected, strict=True):
-        assert torch.equal(ours, eager)
+        torch.testing.assert_close(ours, eager)
 
 
-def test_none_picks_torch():
-    assert choose_backend('op', None, CPU, ('reference', 'torch')) == 'torch'
+@pytest.mark.parametrize(
+    ('device', 'dtype', 'available', 'expected'),
+    [
+        ('cpu', torch.float32, ALL, 'native'),
+        ('cpu', torch.float64, ALL, 'native'),
+        ('cpu', torch.bfloat16, ALL, 'native'),
+        ('cpu', torch.float32, ('reference', 'torch', 'triton'), 'torch'),
+        ('cpu', torch.float32, ('reference', 'torch'), 'torch'),
+        ('cuda', torch.float32, ALL, 'triton'),
+        ('cuda', torch.bfloat16, ALL, 'triton'),
+        ('cuda', torch.float64, ALL, 'torch'),
+        ('cuda', torch.float32, ('reference', 'torch', 'native'), 'torch'),
+        ('meta', torch.float32, ALL, 'torch'),
+    ],
+    ids=str,
+)
+def test_none_picks_by_device(machine, device, dtype, available, expected):
+    machine()
+    tensor = FakeTensor(device, dtype)
+    assert choose_backend('op', None, tensor, available) == expected
 
 
-@pytest.mark.parametrize('backend', ['reference', 'torch'])
-def test_request_is_honoured(backend):
-    available = ('reference', 'torch')
-    assert choose_backend('op', backend, CPU, available) == backend
+def test_none_picks_torch_where_kernels_cannot_run(machine):
+    machine(native='no compiler', triton='not installed')
+    for device in ('cpu', 'cuda'):
+        picked = choose_backend('op', None, FakeTensor(device), ALL)
+        assert picked == 'torch'
+
+
+@pytest.mark.parametrize('backend', ALL)
+def test_request_is_honoured(machine, backend):
+    machine()
+    tensor = FakeTensor('cpu')
+    assert choose_backend('op', backend, tensor, ALL) == backend
 
 
 def test_unknown_backend():
     with pytest.raises(ValueError, match="`backend` is 'cuda'; expected None"):
-        choose_backend('op', 'cuda', CPU, ('reference', 'torch'))
+        choose_backend('op', 'cuda', FakeTensor('cpu'), ALL)
 
 
-@pytest.mark.parametrize('backend', ['native', 'triton'])
 @pytest.mark.parametrize(
-    'op', ['ssd_chunk_scan', 'ssd_step', 'causal_conv1d', 'cayley_rotate']
+    ('backend', 'device', 'dtype', 'reason'),
+    [
+        ('native', 'cpu', torch.float32, 'no compiler'),
+        ('native', 'cuda', torch.float32, 'it needs .* on the CPU .* on cuda'),
+        ('triton', 'cpu', torch.float32, 'not here'),
+        ('triton', 'cuda', torch.float64, 'Triton .* this is float64'),
+    ],
 )
-def test_missing_backend_says_what_to_use(op, backend):
-    state = torch.zeros(1, 2, 3, 4)
-    frame = torch.zeros(1, 2, 3), torch.zeros(1, 2), torch.zeros(2)
-    B = torch.zeros(1, 1, 4)
-    planes = torch.zeros(1, 2, 4, 1), torch.zeros(1, 2, 4, 1)
-    calls = {
-        'ssd_chunk_scan': lambda: ops.ssd_chunk_scan(
-            frame[0][:, None],
-            frame[1][:, None],
-            frame[2],
-            B[:, None],
-            B[:, None],
-            chunk_size=4,
-            backend=backend,
-        ),
-        'ssd_step': lambda: ops.ssd_step(state, *frame, B, B, backend=backend),
-        'causal_conv1d': lambda: ops.causal_conv1d(
-            frame[0], torch.zeros(2, 4), backend=backend
-        ),
-        'cayley_rotate': lambda: ops.cayley_rotate(
-            state, *planes, torch.zeros(1, 2, 1), backend=backend
-        ),
-    }
-    message = f"no {backend} kernel for {op} .* use backend=None.*'torch'"
+def test_request_that_cannot_be_met(machine, backend, device, dtype, reason):
+    machine(native='no compiler', triton='not here')
+    tensor = FakeTensor(device, dtype)
+    message = (
+        f"op cannot run on backend='{backend}': {reason}; use backend=None"
+    )
     with pytest.raises(RuntimeError, match=message):
-        calls[op]()
+        choose_backend('op', backend, tensor, ALL)
+
+
+def test_missing_library_is_named_once(monkeypatch):
+    library = importlib.import_module('mmssm.kernels.cpu.library')
+    monkeypatch.setattr(library, 'unavailable_reason', lambda: 'not built')
+    availability._warn_once.cache_clear()
+    case = basic('selective_scan')
+    tensors = case.tensors(torch.float32)
+    with pytest.warns(UserWarning, match='slower torch .* not built'):
+        y, _ = case.call(tensors, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        again, _ = case.call(tensors, None)
+    availability._warn_once.cache_clear()
+    expected, _ = case.call(tensors, 'torch')
+    assert torch.equal(y, expected)
+    assert torch.equal(again, expected)
+    with pytest.raises(RuntimeError, match='selective_scan .* not built'):
+        case.call(tensors, 'native')
+
+
+# Operators that end up in another one.
+CALLS = {
+    'selective_scan_step': 'selective_scan',
+    'pole_scan_step': 'pole_scan',
+}
+
+
+@pytest.mark.parametrize('op', BACKENDS)
+def test_backend_that_an_operator_has_not(op):
+    tensors = basic(op).tensors(torch.float32)
+    available = (*BACKENDS[op], *FORWARD_ONLY.get(op, ()))
+    for backend in {'native', 'triton'} - set(available):
+        message = f"has no {backend} kernel; use backend=None.*'torch'"
+        with pytest.raises(RuntimeError, match=message):
+            basic(op).call(tensors, backend)
+    with pytest.raises(ValueError, match="`backend` is 'fast'"):
+        basic(op).call(tensors, 'fast')
+
+
+@pytest.mark.parametrize(
+    'op', [op for op, backends in BACKENDS.items() if 'triton' in backends]
+)
+def test_triton_needs_a_gpu(op):
+    # In this process nothing interprets kernels.
+    reason = triton_obstacle('cpu')
+    assert reason
+    tensors = basic(op).tensors(torch.float32)
+    message = f"{CALLS.get(op, op)} cannot run on backend='triton': it needs"
+    if 'installed' in reason:
+        message = message.removesuffix('it needs') + 'triton is not installed'
+    with pytest.raises(RuntimeError, match=message):
+        basic(op).call(tensors, 'triton')
+
+
+@pytest.mark.skipif(
+    native_obstacle() is not None, reason=str(native_obstacle())
+)
+@pytest.mark.parametrize(
+    'op', [op for op, backends in BACKENDS.items() if 'native' in backends]
+)
+def test_none_is_native_on_a_cpu(op):
+    leaves = leaves_of(basic(op).tensors(torch.float32))
+    for ours, native in zip(
+        basic(op).call(leaves, None),
+        basic(op).call(leaves, 'native'),
+        strict=True,
+    ):
+        assert torch.equal(ours, native)

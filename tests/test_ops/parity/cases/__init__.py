@@ -28,6 +28,9 @@ BACKENDS = {
     'rms_norm_gated': ('torch', 'triton'),
 }
 
+# Backends without gradients, which serve streams.
+FORWARD_ONLY = {'ssd_step': ('native',)}
+
 CASES: tuple[Case, ...] = (
     *selective_scan.CASES,
     *pole_scan.CASES,
