@@ -229,28 +229,34 @@ class SSDPath(nn.Module):
             state after the last frame, its chunk still open.
         """
         x = x.unflatten(-1, (self.num_heads, self.headdim))
+        parts = [(x, dt, B, C)]
+        lengths = self._lengths_to_chunk_ends(x.shape[1], state)
+        if len(lengths) != 1:
+            parts = zip(*(t.split(lengths, 1) for t in parts[0]), strict=True)
         outputs = []
-        start, length = 0, x.shape[1]
-        while start < length:
+        for part in parts:
             if state.num_frames == self.chunk_size:
                 state = self.close_chunk(state)
-            frames = slice(
-                start, start + self._frames_to_run(length - start, state)
-            )
-            y, state = self._scan_open_chunk(
-                x[:, frames], dt[:, frames], B[:, frames], C[:, frames], state
-            )
+            y, state = self._scan_open_chunk(*part, state)
             outputs.append(y)
-            start = frames.stop
         if not outputs:
             return x.flatten(-2), state
         y = torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]
         return y.flatten(-2), state
 
-    def _frames_to_run(self, remaining: int, state: SSDPathState) -> int:
+    def _lengths_to_chunk_ends(
+        self, length: int, state: SSDPathState
+    ) -> list[int]:
+        """Cut ``length`` frames where a chunk is full."""
         if self.regramming is None:
-            return remaining  # nothing happens at a chunk's end
-        return min(remaining, self.chunk_size - state.num_frames)
+            return [length] if length else []  # nothing happens at an end
+        lengths = []
+        room = self.chunk_size - state.num_frames % self.chunk_size
+        while length:
+            lengths.append(min(length, room))
+            length -= lengths[-1]
+            room = self.chunk_size
+        return lengths
 
     def _scan_open_chunk(
         self,

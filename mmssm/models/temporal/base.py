@@ -198,10 +198,8 @@ class BaseTemporalModel(BaseModule, metaclass=ABCMeta):
                 f'`state` is a {type(state).__name__}; expected what '
                 '`init_state` or the call before returned'
             )
-        if state.batch_size is None:
-            return
-        if state.batch_size != x.shape[0]:
+        batch_size = state.batch_size  # walks through all tensors
+        if batch_size is not None and batch_size != x.shape[0]:
             raise ValueError(
-                f'`state` is of {state.batch_size} streams, `x` of '
-                f'{x.shape[0]}'
+                f'`state` is of {batch_size} streams, `x` of {x.shape[0]}'
             )
