@@ -22,7 +22,7 @@ from mmssm.kernels.triton.causal_conv1d_tiles import (
     state_row,
     tile_sizes,
 )
-from mmssm.kernels.triton.launch import device_guard, in_layout_of
+from mmssm.kernels.triton.launch import device_guard
 
 # Two values per thread: a wide filter holds many frames for each.
 _TILE = 512
@@ -157,8 +157,6 @@ def causal_conv1d_bwd(
             num_warps=_WARPS,
         )
     sums = sums.sum(0)
-    dweight = in_layout_of(weight, sums[:width].T)
-    dbias = None if bias is None else in_layout_of(bias, sums[width])
-    if has_init:
-        dinit = in_layout_of(initial_states, dinit)
+    dweight = sums[:width].T.to(weight.dtype)
+    dbias = None if bias is None else sums[width].to(bias.dtype)
     return dx, dweight, dbias, dinit

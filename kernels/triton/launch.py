@@ -36,21 +36,3 @@ def device_guard(tensor: Tensor) -> AbstractContextManager:
     if tensor.is_cuda:
         return torch.cuda.device(tensor.device)
     return nullcontext()
-
-
-def in_layout_of(tensor: Tensor, values: Tensor) -> Tensor:
-    """Bring a gradient into the dtype and layout of ``empty_like(tensor)``.
-
-    Compiled graphs count on that layout. Only small tensors should need the
-    copy.
-
-    Args:
-        tensor (Tensor): Input whose gradient ``values`` is.
-        values (Tensor): Gradient, of the same shape.
-
-    Returns:
-        Tensor: ``values``, or a copy.
-    """
-    wanted = torch.empty_like(tensor)
-    same = wanted.dtype == values.dtype and wanted.stride() == values.stride()
-    return values if same else wanted.copy_(values)

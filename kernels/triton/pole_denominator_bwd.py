@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmssm.kernels.triton.launch import device_guard, in_layout_of
+from mmssm.kernels.triton.launch import device_guard
 from mmssm.kernels.triton.pole_denominator_fwd import (
     clip_sizes,
     modulation_strides,
@@ -229,14 +229,14 @@ def pole_denominator_bwd(
     parameters = (rho_hat, theta_hat, real_rho_hat, sign_hat)
     parts = sums.sum(0).split((pairs, pairs, reals, reals))
     gradients = [
-        in_layout_of(parameter, part.T)
+        part.T.to(parameter.dtype)
         for parameter, part in zip(parameters, parts, strict=True)
     ]
     for modulation, part in ((rho_mod, d_rho_mod), (theta_mod, d_theta_mod)):
         if modulation is None:
             gradients.append(None)
         else:
-            gradients.append(in_layout_of(modulation, part.sum(0)))
+            gradients.append(part.sum(0).to(modulation.dtype))
     return tuple(gradients)
 
 

@@ -18,11 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmssm.kernels.triton.launch import (
-    autotune,
-    device_guard,
-    in_layout_of,
-)
+from mmssm.kernels.triton.launch import autotune, device_guard
 from mmssm.kernels.triton.pole_scan_bwd_q import coefficient_gradient
 from mmssm.kernels.triton.pole_scan_fwd import (
     as_float32,
@@ -228,7 +224,7 @@ def pole_scan_bwd(
         )
     dq = coefficient_gradient(lam, y, q, as_float32(initial_history), reverse)
     if dD is not None:
-        dD = in_layout_of(D, dD.sum(0))
+        dD = dD.sum(0).to(D.dtype)
     if initial_history is None:
         return deta, dq, dx, dD, dz, None
-    return deta, dq, dx, dD, dz, in_layout_of(initial_history, dhistory)
+    return deta, dq, dx, dD, dz, dhistory.to(initial_history.dtype)
