@@ -178,14 +178,12 @@ def _selective_scan_bwd_kernel(
             out_of = four_columns(C_tile.to(tl.float32))
             dys = four_columns(dy)
 
-            decays = ()
             hs = ()
             ys = ()
             dCs = ()
             for j in tl.static_range(TOKENS):
                 hs = hs + (h,)
                 h, decay = advance(h, steps[j], inputs[j], into[j], rate)
-                decays = decays + (decay,)
                 dCs = dCs + (tl.sum(h * dys[j][None, :], axis=1),)
                 if z is not None:
                     ys = ys + (tl.sum(h * out_of[j][:, None], axis=0),)
@@ -215,6 +213,9 @@ def _selective_scan_bwd_kernel(
                     y_tile * dgate,
                 )
 
+            # The decays are computed again rather than kept, to save registers;
+            # from negated steps, lest the compiler keep them after all.
+            negated = four_columns(-dt)
             dBs = ()
             along_B = ()
             along_A = ()
@@ -222,7 +223,7 @@ def _selective_scan_bwd_kernel(
                 g += out_of[j][:, None] * dys[j][None, :]
                 dBs = (tl.sum(g * inputs[j][None, :], axis=1),) + dBs
                 along_B = (tl.sum(g * into[j][:, None], axis=0),) + along_B
-                g *= decays[j]
+                g *= tl.exp2(negated[j][None, :] * -rate)
                 slope = g * hs[j]
                 dA_sum += slope * steps[j][None, :]
                 along_A = (tl.sum(slope * rate, axis=0),) + along_A

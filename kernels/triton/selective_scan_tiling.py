@@ -37,7 +37,8 @@ def backward_tiling(
     """Choose the shape of the programs of the backward kernel.
 
     It holds the states of four tokens at once, and where several warps share
-    a channel also what they exchange: its blocks are narrower.
+    a channel also what they exchange. Blocks are as wide as registers allow;
+    for a single state the compiler would rather spill than fill them.
 
     Args:
         batch (int): Entries of the batch.
@@ -51,8 +52,8 @@ def backward_tiling(
     """
     padded = triton.next_power_of_2(state)
     warps = 1 if padded <= 16 else min(8, padded // 8)
-    tile = 128 if warps == 1 else 64
-    widest = min(16, tile * warps // padded)
+    tile = 256 if warps == 1 else 64
+    widest = min(16, 8 * padded, tile * warps // padded)
     return _tiling(batch, dim, groups, state, warps, widest)
 
 
