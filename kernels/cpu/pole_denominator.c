@@ -382,8 +382,6 @@ static void coefficients_adjoint(
         for (int i = 1; i <= lower; i++)
             grad[i] += factors[k].b1 * grad[i + 1] +
                        factors[k].b2 * grad[i + 2];
-        /* Coefficients above the degree do not exist. */
-        grad[degree] = grad[lower + 1] = (vec){0};
         degree = lower;
     }
     vec_store(sums->rho_mod + offset, ds_rho * at->rho.slope);
