@@ -29,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the marks of single folders."""
     config.addinivalue_line(
         'markers',
-        'each_backend(*ops, interpreted=True): run for every backend of these '
-        'operators (in tests/test_ops/parity)',
+        'each_backend(*ops, backends=ALL, interpreted=True): run for every '
+        'backend of these operators (in tests/test_ops/parity)',
     )
 
 

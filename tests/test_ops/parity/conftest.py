@@ -6,6 +6,7 @@ import torch
 from mmssm.ops.availability import native_obstacle, triton_obstacle
 from tests.test_ops.parity.cases import BACKENDS, CASES
 
+ALL = ('torch', 'native', 'triton')
 ON_DEVICE = {'cpu': ('torch', 'native'), 'cuda': ('torch', 'triton')}
 
 
@@ -37,8 +38,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 _parameters(op, backend)
                 for op in ops
                 for backend in _backends(op, device)
-                if marker.kwargs.get('interpreted', True)
-                or not _interpreted(backend, device)
+                if backend in marker.kwargs.get('backends', ALL)
+                and (
+                    marker.kwargs.get('interpreted', True)
+                    or not _interpreted(backend, device)
+                )
             ],
         )
 

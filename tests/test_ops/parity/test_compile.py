@@ -3,8 +3,8 @@
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.test_ops.parity.calls import calls_of
 from tests.test_ops.parity.cases import BACKENDS, find
 from tests.test_ops.parity.run import compare, leaves_of, results
 from tests.test_ops.parity.streams import STREAMS
@@ -73,26 +73,6 @@ OPTION_SETS = {
 }
 
 
-class CallsOfOurOperators(TorchDispatchMode):
-    """Remember every call of an ``mmssm::`` operator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == 'mmssm':
-            self.calls.append((func, args))
-        return func(*args, **(kwargs or {}))
-
-
-def _calls(case, dtype, backend):
-    leaves = leaves_of(case.tensors(dtype))
-    with CallsOfOurOperators() as mode:
-        results(case.call(leaves, backend), leaves)
-    return mode.calls
-
-
 def _differentiable(argument):
     if isinstance(argument, Tensor) and argument.is_floating_point():
         return argument.detach().requires_grad_()
@@ -107,7 +87,7 @@ def test_custom_operators_are_sound(op, backend, device):
         case = find(op, name)
         half = 'bfloat16' in case.runs_in and 'float64' not in case.runs_in
         dtype = torch.bfloat16 if half else torch.float32
-        calls = _calls(case, dtype, backend)
+        calls = calls_of(case, dtype, backend)
         if backend == 'torch' and op not in CUSTOM_ON_TORCH:
             assert not calls
             return

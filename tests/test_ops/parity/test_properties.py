@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from mmssm import ops
+from mmssm.ops.dispatch import load_backend
+from tests.test_ops.parity.calls import Calls, calls_of
 from tests.test_ops.parity.cases import BACKENDS, find
 from tests.test_ops.parity.run import (
     compare,
@@ -290,6 +292,47 @@ def test_channels_last_stays_channels_last(op, backend, reverse, device):
     for tensor in (y, *gradients):
         assert tensor.stride() == data[0].stride()
         assert not tensor.is_contiguous()
+
+
+# What makes a new tensor of the values of another one.
+COPIES = ('clone', 'copy_', '_to_copy', 'contiguous', 'cat', 'flip')
+
+
+@pytest.mark.each_backend(
+    'selective_scan', 'pole_scan', 'causal_conv1d', backends=('native',)
+)
+@pytest.mark.parametrize('reverse', [False, True])
+@pytest.mark.parametrize('swapped', [False, True])
+def test_native_copies_no_data(op, backend, swapped, reverse):
+    names = {
+        'selective_scan': 'channels_last',
+        'pole_scan': 'channels_first',
+        'causal_conv1d': 'channels_last',
+    }
+    case = find(op, names[op] if swapped else 'all')
+    if op == 'selective_scan':
+        # More channels, so that the gradients of B and C are no large data.
+        case = resized(case, dim=34)
+    options = {**case.options, 'reverse': reverse}
+    case = dataclasses.replace(case, options=options)
+    kernels = load_backend(op, backend)
+    data = next(iter(case.tensors(torch.float32).values())).numel()
+    for (func, arguments), suffix in zip(
+        calls_of(case, torch.float32, backend), ('fwd', 'bwd'), strict=True
+    ):
+        # The last argument names the backend.
+        assert func.namespace == 'mmssm'
+        arguments = arguments[:-1]
+        if op == 'selective_scan' and suffix == 'bwd':
+            u, A = arguments[2], arguments[4]
+            arguments = list(arguments)
+            arguments[10] = arguments[10].view(u.shape[0], -1, *A.shape)
+        with Calls('aten') as mode:
+            getattr(kernels, f'{op}_{suffix}')(*arguments)
+        for func, _, result in mode.calls:
+            name = func.overloadpacket.__name__
+            copied = name in COPIES and result.numel() >= data
+            assert not copied, f'{suffix}: {name}'
 
 
 @pytest.mark.each_backend(interpreted=False)
