@@ -157,6 +157,9 @@ def causal_conv1d_bwd(
             num_warps=_WARPS,
         )
     sums = sums.sum(0)
-    dweight = sums[:width].T.to(weight.dtype)
-    dbias = None if bias is None else sums[width].to(bias.dtype)
+    # Outputs of an operator may not share memory.
+    dweight = sums[:width].T.to(weight.dtype, copy=True)
+    dbias = None
+    if bias is not None:
+        dbias = sums[width].to(bias.dtype, copy=True)
     return dx, dweight, dbias, dinit

@@ -228,8 +228,9 @@ def pole_denominator_bwd(
         )
     parameters = (rho_hat, theta_hat, real_rho_hat, sign_hat)
     parts = sums.sum(0).split((pairs, pairs, reals, reals))
+    # Outputs of an operator may not share memory.
     gradients = [
-        part.T.to(parameter.dtype)
+        part.T.to(parameter.dtype, copy=True)
         for parameter, part in zip(parameters, parts, strict=True)
     ]
     for modulation, part in ((rho_mod, d_rho_mod), (theta_mod, d_theta_mod)):
