@@ -8,6 +8,7 @@ from mmssm.datasets.cholec80 import (
     CHOLEC80_SPLITS,
     Cholec80Dataset,
 )
+from mmssm.datasets.digits import Digits
 from mmssm.datasets.m2cai16 import M2CAI16_SPLITS, M2CAI16Dataset
 from mmssm.datasets.samplers import (
     ClipIndex,
@@ -38,6 +39,7 @@ __all__ = [
     'ClipColorJitter',
     'ClipIndex',
     'ClipPipeline',
+    'Digits',
     'LaneBatchSampler',
     'LoadFrames',
     'RGBShift',
