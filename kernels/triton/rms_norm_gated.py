@@ -7,8 +7,8 @@ from torch import Tensor
 from mmssm.kernels.triton.launch import device_guard
 from mmssm.kernels.triton.rms_norm_gated_bwd import _rms_norm_gated_bwd_kernel
 from mmssm.kernels.triton.rms_norm_gated_fwd import _rms_norm_gated_fwd_kernel
+from mmssm.ops.rms_norm_gated.sizes import LARGEST_GROUP
 
-_LARGEST_GROUP = 8192
 # Up to here a program of the backward kernel has registers for the sums of
 # weight and bias too; beyond, they are computed by programs of their own,
 # which need no sums along a row and so can be narrow.
@@ -233,10 +233,10 @@ def _warps(elements: int, per_warp: int) -> int:
 
 
 def _checked(group_size: int) -> int:
-    if group_size > _LARGEST_GROUP:
+    if group_size > LARGEST_GROUP:
         raise RuntimeError(
             f'the triton kernel of rms_norm_gated holds at most '
-            f'{_LARGEST_GROUP} channels of a group, not {group_size}; use '
+            f'{LARGEST_GROUP} channels of a group, not {group_size}; use '
             f"backend='torch'"
         )
     return group_size

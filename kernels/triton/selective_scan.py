@@ -16,8 +16,7 @@ from mmssm.ops.selective_scan.checkpoints import (
     CHECKPOINT_EVERY,
     num_checkpoints,
 )
-
-_LARGEST_STATE = 128
+from mmssm.ops.selective_scan.sizes import LARGEST_STATE
 
 
 def selective_scan_fwd(
@@ -221,10 +220,10 @@ def _check_size(
     projections: tuple[Tensor, ...],
 ) -> None:
     """Refuse what registers or offsets of 32 bits cannot hold."""
-    if state > _LARGEST_STATE:
+    if state > LARGEST_STATE:
         raise RuntimeError(
             f'the triton kernel of selective_scan holds at most '
-            f'{_LARGEST_STATE} states per channel, not {state}; use '
+            f'{LARGEST_STATE} states per channel, not {state}; use '
             f"backend='torch'"
         )
     for tensor in (*sequences, *projections):

@@ -13,6 +13,7 @@ from mmssm.ops.pole_denominator.autograd import pole_denominator_op
 from mmssm.ops.pole_denominator.poles import poles_torch
 from mmssm.ops.pole_denominator.reference import pole_denominator_reference
 from mmssm.ops.pole_denominator.vectorized import pole_denominator_torch
+from mmssm.ops.pole_scan.sizes import LARGEST_ORDER
 from mmssm.ops.precision import autocast_off, working_dtype
 
 _IMPLEMENTATIONS = {
@@ -115,6 +116,9 @@ def pole_denominator(
     )
     options = tuple(map(float, (eps, delta_min, delta_0, lambda_theta)))
     _check(*tensors, *options)
+    order = real_rho_hat.shape[1] + 2 * rho_hat.shape[1]
+    if backend is None and order > LARGEST_ORDER:
+        backend = 'torch'
     backend = choose_backend('pole_denominator', backend, rho_hat, _AVAILABLE)
     modulations = (m for m in (rho_mod, theta_mod) if m is not None)
     is_empty = any(m.numel() == 0 for m in modulations)

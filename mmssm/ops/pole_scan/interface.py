@@ -11,6 +11,7 @@ from mmssm.ops.checks import (
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.pole_scan.autograd import pole_scan_op
 from mmssm.ops.pole_scan.reference import pole_scan_reference
+from mmssm.ops.pole_scan.sizes import LARGEST_ORDER
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.skip_and_gate import skip_and_gate
 
@@ -104,6 +105,8 @@ def pole_scan(
     axes = '(batch, order, channels)'
     history_shape = (batch, q.shape[-1], channels)
     check_shape('initial_history', initial_history, axes, history_shape)
+    if backend is None and q.shape[-1] > LARGEST_ORDER:
+        backend = 'torch'
     backend = choose_backend('pole_scan', backend, eta, _AVAILABLE)
     dtype = working_dtype(eta.dtype)
     with autocast_off(eta):

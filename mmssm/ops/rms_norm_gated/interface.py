@@ -12,6 +12,7 @@ from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.rms_norm_gated.autograd import rms_norm_gated_op
 from mmssm.ops.rms_norm_gated.reference import rms_norm_gated_reference
+from mmssm.ops.rms_norm_gated.sizes import LARGEST_GROUP
 from mmssm.ops.rms_norm_gated.vectorized import rms_norm_gated_torch
 
 _AVAILABLE = ('reference', 'torch', 'triton')
@@ -91,6 +92,8 @@ def rms_norm_gated(
         raise ValueError(
             f'`group_size` is {group_size}; expected a divisor of dim = {dim}'
         )
+    if backend is None and group_size > LARGEST_GROUP:
+        backend = 'torch'
     backend = choose_backend('rms_norm_gated', backend, x, _AVAILABLE)
     with autocast_off(x):
         if backend == 'triton' and x.numel():

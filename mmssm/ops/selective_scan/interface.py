@@ -13,6 +13,7 @@ from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.selective_scan.autograd import selective_scan_op
 from mmssm.ops.selective_scan.reference import selective_scan_reference
+from mmssm.ops.selective_scan.sizes import LARGEST_STATE
 from mmssm.ops.selective_scan.step_size import step_size
 from mmssm.ops.skip_and_gate import skip_and_gate
 
@@ -116,6 +117,8 @@ def selective_scan(
     B, C = _with_same_groups(B, C)
     axes = '(batch, dim, state)'
     check_shape('initial_state', initial_state, axes, (batch, dim, d_state))
+    if backend is None and u.is_cuda and d_state > LARGEST_STATE:
+        backend = 'torch'
     backend = choose_backend('selective_scan', backend, u, _AVAILABLE)
     with autocast_off(u):
         if backend == 'reference' or u.numel() == 0:
