@@ -142,6 +142,8 @@ def function(
             f'{library.instruction_sets}'
         )
     symbol = f'mmssm_{name}_{DTYPES[dtype]}_{isa}'
+    if not hasattr(library.handle, f'{symbol}_size'):
+        raise RuntimeError(f'{PATH} has no {symbol}: it is older; {_REMEDY}')
     size = getattr(library.handle, f'{symbol}_size')()
     if size != ctypes.sizeof(arguments):
         raise RuntimeError(
