@@ -5,6 +5,11 @@ from mmssm.models.backbones import (
     Vim,
 )
 from mmssm.models.data_preprocessors import PhaseDataPreprocessor
+from mmssm.models.distillers import (
+    FeatureDistiller,
+    FeatureL1Loss,
+    SoftTargetLoss,
+)
 from mmssm.models.heads import BasePhaseHead, LinearPhaseHead, PhaseHead
 from mmssm.models.layers.bidirectional_mixer import (
     PoleMixer,
@@ -27,6 +32,8 @@ __all__ = [
     'BasePhaseHead',
     'BaseTemporalModel',
     'ConfidenceSmoothnessLoss',
+    'FeatureDistiller',
+    'FeatureL1Loss',
     'Framewise',
     'LinearPhaseHead',
     'PhaseCrossEntropyLoss',
@@ -37,6 +44,7 @@ __all__ = [
     'PoleMixer',
     'RecognizerState',
     'SelectiveScanMixer',
+    'SoftTargetLoss',
     'StridedConvNet',
     'SurgicalMamba',
     'TCPVim',
