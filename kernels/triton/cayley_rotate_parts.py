@@ -18,9 +18,9 @@ import triton.language as tl
 
 @triton.jit
 def locate(heads):
-    """Batch and head of this program."""
-    program = tl.program_id(0)
-    return (program // heads).to(tl.int64), program % heads
+    """Batch and head of this program, in 64 bits for the offsets."""
+    program = tl.program_id(0).to(tl.int64)
+    return program // heads, program % heads
 
 
 @triton.jit

@@ -374,7 +374,7 @@ def _output(
         *_strides(grad_y),
         *out.stride(),
         *scan.sizes,
-        **scan.constants,
+        **scan.constants | {'BLOCK_N': _slice(scan.block_n)},
     )
 
 
@@ -496,9 +496,9 @@ def _grad_steps(
 
 
 def _slice(block: int) -> int:
-    """Tile of the axis that a backward kernel sums over.
+    """Tile of the axis that a kernel sums over in a loop.
 
-    Smaller, since these kernels hold more tiles at a time.
+    Smaller, since these kernels hold several tiles at a time.
     """
     return max(16, block // 2)
 

@@ -40,10 +40,9 @@ def _ssd_chunk_scan_bwd_kernel_inputs(
     ``grad_steps`` (tiles over headdim, batch, heads, chunks, CHUNK) and
     ``dD`` (batch, chunks, heads, headdim) hold partial sums.
     """
-    batch, chunk, head = locate(heads, chunks)
+    batch, chunk, head, group = locate(heads, chunks, heads_per_group)
     cell = (batch * heads + head) * chunks + chunk
     cells = (tl.num_programs(0)).to(tl.int64)
-    group = head // heads_per_group
     sums += cell * CHUNK
     if segments is not None:
         segments += batch * (chunks * CHUNK + 1) + chunk * CHUNK
@@ -130,10 +129,9 @@ def _ssd_chunk_scan_bwd_kernel_matrices(
     over the heads of a group; ``grad_decay`` (tiles over state, batch, heads,
     chunks, CHUNK) holds partial sums.
     """
-    batch, chunk, head = locate(heads, chunks)
+    batch, chunk, head, group = locate(heads, chunks, heads_per_group)
     cell = (batch * heads + head) * chunks + chunk
     cells = (tl.num_programs(0)).to(tl.int64)
-    group = head // heads_per_group
     sums += cell * CHUNK
     if segments is not None:
         segments += batch * (chunks * CHUNK + 1) + chunk * CHUNK

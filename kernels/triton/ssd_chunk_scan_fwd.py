@@ -80,7 +80,7 @@ def _ssd_chunk_scan_fwd_kernel_states(
     the ``gate`` if there is one, ``right`` is C, and the result belongs to
     the gradient of the state at the start of the chunk.
     """
-    batch, chunk, head = locate(heads, chunks)
+    batch, chunk, head, group = locate(heads, chunks, heads_per_group)
     cell = (batch * heads + head) * chunks + chunk
     sums += cell * CHUNK
     if segments is not None:
@@ -106,10 +106,7 @@ def _ssd_chunk_scan_fwd_kernel_states(
             gate, frames, p, stride_gate_length, stride_gate_p, length, HEADDIM
         ).to(tl.float32)
         left_tile *= z * tl.sigmoid(z)
-    right += (
-        batch * stride_right_batch
-        + (head // heads_per_group) * stride_right_group
-    )
+    right += batch * stride_right_batch + group * stride_right_group
     right_tile = load_tile(
         right, frames, n, stride_right_length, stride_right_n, length, STATE
     )
@@ -184,9 +181,8 @@ def _ssd_chunk_scan_fwd_kernel_output(
 
     With ``grad_y``, the gradient of the gate ``z`` is written instead.
     """
-    batch, chunk, head = locate(heads, chunks)
+    batch, chunk, head, group = locate(heads, chunks, heads_per_group)
     cell = (batch * heads + head) * chunks + chunk
-    group = head // heads_per_group
     sums += cell * CHUNK
     if segments is not None:
         segments += batch * (chunks * CHUNK + 1) + chunk * CHUNK

@@ -22,12 +22,17 @@ import triton.language as tl
 
 
 @triton.jit
-def locate(heads, chunks):
-    """Batch, chunk and head of this program."""
+def locate(heads, chunks, heads_per_group):
+    """Batch, chunk, head and group of this program.
+
+    64 bits, but for the chunk: any axis may have the longest stride.
+    """
     program = tl.program_id(0)
     batch_chunk = program // heads
     batch = (batch_chunk // chunks).to(tl.int64)
-    return batch, batch_chunk % chunks, program % heads
+    head = program % heads
+    group = (head // heads_per_group).to(tl.int64)
+    return batch, batch_chunk % chunks, head.to(tl.int64), group
 
 
 @triton.jit
