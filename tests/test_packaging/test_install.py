@@ -30,6 +30,14 @@ SOURCES = (
     'Makefile',
 )
 
+# A compiler that cannot: what mmssm installs without one.
+NO_COMPILER = {'CC': 'false'}
+
+NATIVE_KERNELS = """
+from mmssm.kernels.cpu.library import unavailable_reason
+print(unavailable_reason())
+"""
+
 IMPORT_ALL = """
 import importlib, pkgutil
 from mmssm.compat import prepare_environment
@@ -44,10 +52,11 @@ print(*names)
 """
 
 
-def _run(*command: object, cwd: Path) -> str:
+def _run(*command: object, cwd: Path, **variables: str) -> str:
     """Run a command and return its output; fail if it fails."""
     # Without the variable of a test run that makes the checkout importable.
     env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+    env.update(variables)
     result = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -89,7 +98,7 @@ def _new_environment(folder: Path) -> Path:
     return python
 
 
-def _pip(python: Path, *args: object, cwd: Path) -> None:
+def _pip(python: Path, *args: object, cwd: Path, **variables: str) -> None:
     """Run the running environment's pip for another interpreter, offline."""
     _run(
         sys.executable,
@@ -104,6 +113,7 @@ def _pip(python: Path, *args: object, cwd: Path) -> None:
         '--no-build-isolation',
         *args,
         cwd=cwd,
+        **variables,
     )
 
 
@@ -112,7 +122,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy what is under version control, so that nothing is built in it."""
     folder = tmp_path_factory.mktemp('source') / 'mmssm-source'
     folder.mkdir()
-    ignored = shutil.ignore_patterns('__pycache__', '.mim', '*.egg-info')
+    ignored = shutil.ignore_patterns(
+        '__pycache__', '.mim', '*.egg-info', '*.kernels.so'
+    )
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -175,6 +187,15 @@ def test_every_module_imports(installed: Path, tmp_path: Path) -> None:
     assert {f'mmssm.{name}' for name in expected} == set(names.split())
 
 
+@pytest.mark.skipif(
+    not any(map(shutil.which, ('cc', 'gcc', 'clang'))),
+    reason='needs a C compiler; none was found',
+)
+def test_native_kernels_are_in_the_wheel(installed: Path) -> None:
+    reason = _run(installed, '-c', NATIVE_KERNELS, cwd=installed.parent)
+    assert reason.strip() == 'None'
+
+
 def test_configs_and_tools_are_installed(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -210,7 +231,9 @@ def test_configs_and_tools_are_installed(
 
 def test_editable_install_links(source: Path, tmp_path: Path) -> None:
     python = _new_environment(tmp_path / 'venv')
-    _pip(python, '--editable', source, cwd=tmp_path)
+    _pip(python, '--editable', source, cwd=tmp_path, **NO_COMPILER)
+    reason = _run(python, '-c', NATIVE_KERNELS, cwd=tmp_path)
+    assert 'were not built' in reason
     where, kernels = _run(
         python,
         '-c',
@@ -234,6 +257,7 @@ def test_editable_install_links(source: Path, tmp_path: Path) -> None:
         tmp_path,
         source,
         cwd=tmp_path,
+        **NO_COMPILER,
     )
     with zipfile.ZipFile(next(tmp_path.glob('*.whl'))) as archive:
         assert 'mmssm/.mim/tools/train.py' in archive.namelist()
