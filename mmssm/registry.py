@@ -31,7 +31,7 @@ EVALUATOR = _child(root.EVALUATOR, 'mmssm.evaluation')
 VISUALIZERS = _child(root.VISUALIZERS, 'mmssm.visualization')
 VISBACKENDS = _child(root.VISBACKENDS, 'mmssm.visualization')
 
-HOOKS = _child(root.HOOKS)
+HOOKS = _child(root.HOOKS, 'mmssm.engine.hooks')
 LOG_PROCESSORS = _child(root.LOG_PROCESSORS)
 LOOPS = _child(root.LOOPS)
 OPTIMIZERS = _child(root.OPTIMIZERS)

@@ -1,0 +1,3 @@
+from mmssm.engine.hooks.pole_stability_hook import PoleStabilityHook
+
+__all__ = ['PoleStabilityHook']
