@@ -35,8 +35,8 @@ class PoleDirection(nn.Module):
     That is the direct form, the paper's operator. With
     ``realization='modal'`` the same poles are parallel modes with learned
     residues (:func:`mmssm.ops.modal_scan`): a different operator, equal to
-    the direct form at the start (where no poles nearly coincide), that no sequence of tokens can make grow
-    beyond a bound.
+    the direct form at the start (where no poles nearly coincide), that no
+    sequence of tokens can make grow beyond a bound.
 
     Args:
         d_inner (int): Number of channels.
@@ -147,6 +147,34 @@ class PoleDirection(nn.Module):
             # Poles that nearly coincide would have huge residues.
             residues = self._residues_of_direct_form()
             self.residues.copy_(residues.clamp(-_MAX_RESIDUE, _MAX_RESIDUE))
+
+    def ssm_flops(self, length: int) -> int:
+        """FLOPs of a scan of ``length`` tokens as the paper counts them.
+
+        Per token: projections, one FLOP per weight; recurrence, one per
+        channel and pole; skip; per group the poles and their expansion;
+        modulation. For ``realization='modal'``, which is not the paper's,
+        each weight of a mode is counted once, and nothing is expanded.
+
+        Source: TCP-SSM (arXiv 2605.11563); the rule is inferred from its
+        printed figures, which fix 65 per group for 1 real pole and 2 pairs.
+        """
+        d_inner, order = self.D.numel(), self.order
+        groups, pairs = self.rho_hat.shape
+        reals = order - 2 * pairs
+        if self.realization == 'direct':
+            recurrence = order
+            expansion = order * (2 * reals + 3 * pairs)
+        else:
+            recurrence = reals + 4 * pairs + order
+            expansion = 0
+        modulations = self.num_modulations
+        drive = order + 3 * self.rank + 2 * modulations
+        per_token = d_inner * (drive + recurrence + 1) + order * self.rank
+        if modulations:
+            per_token += groups * (3 * reals + 11 * pairs + expansion)
+            per_token += modulations
+        return length * per_token
 
     def _softplus_at_one(self) -> float:
         return self.delta_0 - self.delta_min

@@ -45,6 +45,15 @@ class SelectiveScanDirection(nn.Module):
         self.D = nn.Parameter(torch.ones(d_inner))
         self._init_dt()
 
+    def ssm_flops(self, length: int) -> int:
+        """FLOPs of a scan of ``length`` tokens as the papers count them.
+
+        Source: TCP-SSM (arXiv 2605.11563) counts ``7 state + 2 dt_rank + 1``
+        per token and channel; inferred from its printed figures.
+        """
+        d_inner = self.D.numel()
+        return length * d_inner * (7 * self.d_state + 2 * self.dt_rank + 1)
+
     @torch.no_grad()
     def _init_dt(self) -> None:
         bound = self.dt_rank**-0.5
