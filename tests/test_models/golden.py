@@ -1,4 +1,4 @@
-"""Reading the golden files of the published SurgicalMamba."""
+"""Reading the golden files of published models."""
 
 import importlib.util
 import json
@@ -10,15 +10,18 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / 'tests/data/golden/surgical'
+GOLDEN = ROOT / 'tests/data/golden'
 RELATIVE_TOLERANCE = 2e-5  # of max|out| per key; float32 noise is 1e-6..6e-6
 
 
 class Golden:
-    """One golden file: ``sd``, ``inputs``, ``out`` and ``config``."""
+    """One golden file: ``sd``, ``inputs``, ``out`` and ``config``.
 
-    def __init__(self, name: str) -> None:
-        with np.load(GOLDEN / f'{name}.npz') as archive:
+    Gradients are in ``out`` under ``grad/<name>``.
+    """
+
+    def __init__(self, name: str, folder: str = 'surgical') -> None:
+        with np.load(GOLDEN / folder / f'{name}.npz') as archive:
             arrays = {key: archive[key] for key in archive.files}
         self.meta = json.loads(str(arrays.pop('meta')))
         self.config = self.meta['config']
@@ -26,6 +29,8 @@ class Golden:
         self.sd = _under('sd/', tensors)
         self.inputs = _under('in/', tensors)
         self.out = _under('out/', tensors)
+        gradients = _under('grad/', tensors).items()
+        self.out.update({f'grad/{key}': value for key, value in gradients})
 
     def check(self, key: str, actual: Tensor) -> None:
         """Compare with ``out/<key>``, relative to its largest value."""
@@ -44,9 +49,9 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def load_converter() -> ModuleType:
-    """Import the converter script."""
-    path = ROOT / 'tools/model_converters/surgical_mamba_to_mmssm.py'
+def load_converter(name: str = 'surgical_mamba_to_mmssm') -> ModuleType:
+    """Import a converter script."""
+    path = ROOT / f'tools/model_converters/{name}.py'
     spec = importlib.util.spec_from_file_location('converter', path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
