@@ -22,14 +22,18 @@ from mmssm.kernels.triton.causal_conv1d_tiles import (
     state_row,
     tile_sizes,
 )
-from mmssm.kernels.triton.launch import device_guard
+from mmssm.kernels.triton.launch import (
+    autotune,
+    device_guard,
+    over_warps,
+)
 
-# Two values per thread: a wide filter holds many frames for each.
+# Two values per thread or one: a wide filter holds many frames for each.
 _TILE = 512
-_WARPS = 8
 
 
 # fmt: off
+@autotune(over_warps(8, 16), key=['W', 'BC', 'SILU'])
 @triton.jit
 def _causal_conv1d_bwd_kernel(
     dy, x, weight, bias, init, dx, sums, dinit, D, L, T,
@@ -154,7 +158,6 @@ def causal_conv1d_bwd(
             REVERSE=reverse,
             BT=tokens,
             BC=channels,
-            num_warps=_WARPS,
         )
     sums = sums.sum(0)
     # Outputs of an operator may not share memory.

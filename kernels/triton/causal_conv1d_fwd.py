@@ -14,12 +14,17 @@ from mmssm.kernels.triton.causal_conv1d_tiles import (
     place,
     tile_sizes,
 )
-from mmssm.kernels.triton.launch import device_guard
+from mmssm.kernels.triton.launch import (
+    autotune,
+    device_guard,
+    over_warps,
+)
 
 _TILE = 1024
 
 
 # fmt: off
+@autotune(over_warps(4, 8), key=['W', 'BC', 'SILU'])
 @triton.jit
 def _causal_conv1d_fwd_kernel(
     x, weight, bias, init, y, D, L,
@@ -93,6 +98,5 @@ def causal_conv1d_fwd(
             REVERSE=reverse,
             BT=tokens,
             BC=channels,
-            num_warps=4,
         )
     return y

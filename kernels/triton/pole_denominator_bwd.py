@@ -17,9 +17,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmssm.kernels.triton.launch import device_guard
+from mmssm.kernels.triton.launch import (
+    autotune,
+    device_guard,
+    over_warps,
+)
 from mmssm.kernels.triton.pole_denominator_fwd import (
     clip_sizes,
+    fits,
     modulation_strides,
     tile_sizes,
 )
@@ -66,6 +71,7 @@ def _store_modulation(d_mod, values, n, g, here, N, G, SHARED: tl.constexpr):
         tl.store(d_mod + (n.to(tl.int64) * G)[:, None] + g[None, :], values, mask=here)
 
 
+@autotune(over_warps(4, 2), key=['REALS', 'PAIRS', 'BG'], fits=fits)
 @triton.jit
 def _pole_denominator_bwd_kernel(
     dq, rho_hat, theta_hat, real_rho_hat, sign_hat, rho_mod, theta_mod, d_rho_mod, d_theta_mod, sums, N, L, G,
@@ -224,7 +230,6 @@ def pole_denominator_bwd(
             SHARED_THETA=theta_mod is not None and theta_mod.shape[2] == 1,
             BN=tokens,
             BG=columns,
-            num_warps=4,
         )
     parameters = (rho_hat, theta_hat, real_rho_hat, sign_hat)
     parts = sums.sum(0).split((pairs, pairs, reals, reals))

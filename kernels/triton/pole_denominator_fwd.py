@@ -4,13 +4,18 @@ Names as in `pole_denominator_parts`.
 """
 
 import math
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmssm.kernels.triton.launch import device_guard
+from mmssm.kernels.triton.launch import (
+    autotune,
+    device_guard,
+    over_warps,
+)
 from mmssm.kernels.triton.pole_denominator_parts import (
     base_angle,
     clip_angle,
@@ -26,9 +31,20 @@ from mmssm.kernels.triton.pole_denominator_parts import (
 
 _TILE = 128
 _MOST_GROUPS = 32
+# Of a higher order, a thread has registers for one lane only.
+_LOW_ORDER = 8
+
+
+def fits(
+    config: triton.Config, REALS: int, PAIRS: int, BN: int, BG: int, **_: Any
+) -> bool:
+    """Whether a number of warps leaves a thread enough registers."""
+    lanes = BN * BG // (32 * config.num_warps)
+    return lanes == 1 or REALS + 2 * PAIRS <= _LOW_ORDER
 
 
 # fmt: off
+@autotune(over_warps(4, 2), key=['REALS', 'PAIRS', 'BG'], fits=fits)
 @triton.jit
 def _pole_denominator_fwd_kernel(
     rho_hat, theta_hat, real_rho_hat, sign_hat, rho_mod, theta_mod, q, N, L, G, margin, delta_min, delta_0, lambda_theta,
@@ -128,7 +144,6 @@ def pole_denominator_fwd(
             HAS_THETA=theta_mod is not None,
             BN=tokens,
             BG=columns,
-            num_warps=4,
         )
     return q
 

@@ -11,7 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmssm.kernels.triton.launch import device_guard
+from mmssm.kernels.triton.launch import (
+    autotune,
+    device_guard,
+    over_warps,
+)
 
 _MOST_COLUMNS = 32
 _MOST_TOKENS = 128
@@ -20,6 +24,7 @@ _SUMS = 4096
 
 
 # fmt: off
+@autotune(over_warps(4, 8), key=['R', 'BC', 'E_PER_G'])
 @triton.jit
 def _pole_scan_bwd_kernel_q(
     lam, y, h0, dq, E, L, E_PER_G, G, s_y_b, s_y_l, s_y_c, s_dq_b, s_dq_l, s_dq_g, s_dq_i,
@@ -107,6 +112,5 @@ def coefficient_gradient(
             REVERSE=reverse,
             BT=tokens,
             BC=columns,
-            num_warps=4,
         )
     return dq

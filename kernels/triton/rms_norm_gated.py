@@ -177,7 +177,6 @@ def forward_tiling(rows: int, group_size: int) -> dict[str, int]:
         GROUP=group_size,
         COLUMNS=columns,
         ROWS=tile_rows,
-        num_warps=_warps(tile_rows * columns, 512),
     )
 
 
@@ -204,7 +203,6 @@ def backward_tilings(
             PARTS=1,
             WITH_INPUTS=True,
             WITH_SUMS=True,
-            num_warps=_warps(tile_rows * columns, 256),
         )
         return (fused,)
     inputs = dict(
@@ -214,7 +212,6 @@ def backward_tilings(
         PARTS=1,
         WITH_INPUTS=True,
         WITH_SUMS=False,
-        num_warps=_warps(columns, 512),
     )
     sums = dict(
         GROUP=group_size,
@@ -223,13 +220,8 @@ def backward_tilings(
         PARTS=triton.cdiv(group_size, _SUM_COLUMNS),
         WITH_INPUTS=False,
         WITH_SUMS=True,
-        num_warps=_warps(_SUM_COLUMNS, 256),
     )
     return inputs, sums
-
-
-def _warps(elements: int, per_warp: int) -> int:
-    return min(16, max(1, elements // per_warp))
 
 
 def _checked(group_size: int) -> int:

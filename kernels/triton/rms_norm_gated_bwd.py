@@ -12,11 +12,32 @@ of them, which is all, padded; only a launch without gradients of the inputs
 may divide a group into PARTS.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
+from mmssm.kernels.triton.launch import autotune, over_warps
+from mmssm.kernels.triton.rms_norm_gated_fwd import number_of_warps
+
+
+def _fits(
+    config: triton.Config,
+    COLUMNS: int,
+    ROWS: int,
+    WITH_SUMS: bool,
+    **_: Any,
+) -> bool:
+    per_warp = 256 if WITH_SUMS else 512
+    return config.num_warps in number_of_warps(ROWS * COLUMNS, per_warp)
+
 
 # fmt: off
+@autotune(
+    over_warps(1, 2, 4, 8, 16),
+    key=['GROUP', 'ROWS', 'WITH_INPUTS', 'WITH_SUMS'],
+    fits=_fits,
+)
 @triton.jit(do_not_specialize=['rows'])
 def _rms_norm_gated_bwd_kernel(
     grad_y, x, weight, bias, z, rstd, dx, dweight, dbias, dz,

@@ -4,11 +4,35 @@ A program normalises one group of ROWS rows. Constants: GROUP is the number
 of channels of a group and COLUMNS the same padded.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
+from mmssm.kernels.triton.launch import autotune, over_warps
+
+
+def number_of_warps(elements: int, per_warp: int) -> tuple[int, int]:
+    """Choices for a tile.
+
+    Args:
+        elements (int): Elements of the tile.
+        per_warp (int): Elements per warp that the registers have room for.
+
+    Returns:
+        tuple[int, int]: As few warps as possible, and twice as many; 16 at
+        most.
+    """
+    fewest = min(16, max(1, elements // per_warp))
+    return fewest, min(16, 2 * fewest)
+
+
+def _fits(config: triton.Config, COLUMNS: int, ROWS: int, **_: Any) -> bool:
+    return config.num_warps in number_of_warps(ROWS * COLUMNS, 512)
+
 
 # fmt: off
+@autotune(over_warps(1, 2, 4, 8, 16), key=['GROUP', 'ROWS'], fits=_fits)
 @triton.jit(do_not_specialize=['rows'])
 def _rms_norm_gated_fwd_kernel(
     x, weight, bias, z, y, rstd,

@@ -1,10 +1,10 @@
 """Backward kernel of the selective scan.
 
-One program is one warp that walks through all tokens of a block of channels
-backwards, one chunk between checkpoints of the forward pass at a time. It
-first runs through the chunk forwards and keeps every fourth state in its own
-piece of memory; then it takes the groups of four from last to first, computes
-their states again, now in registers, and applies the adjoint recurrence
+One program walks through all tokens of a block of channels backwards, one
+chunk between checkpoints of the forward pass at a time. It first runs through
+the chunk forwards and keeps every fourth state in its own piece of memory;
+then it takes the groups of four from last to first, computes their states
+again, now in registers, and applies the adjoint recurrence
 
     g_t = C_t dy_t + exp(dt_{t+1} A) g_{t+1}
 
@@ -16,6 +16,7 @@ checkpoints.
 import triton
 import triton.language as tl
 
+from mmssm.kernels.triton.launch import autotune, over_warps
 from mmssm.kernels.triton.selective_scan_parts import (
     LOG2_E,
     TOKENS,
@@ -31,9 +32,15 @@ from mmssm.kernels.triton.selective_scan_parts import (
     step_sizes,
     store_tile,
 )
+from mmssm.kernels.triton.selective_scan_tiling import fits_backward
 
 
 # fmt: off
+@autotune(
+    over_warps(1, 2, 4, 8),
+    key=['STATE', 'BLOCK_D', 'SOFTPLUS'],
+    fits=fits_backward,
+)
 @triton.jit(do_not_specialize=['length'])
 def _selective_scan_bwd_kernel(
     grad_y, grad_last_state,

@@ -1,8 +1,8 @@
 """Forward kernel of the selective scan.
 
-One program is one warp that walks through all tokens of a block of channels,
-with the state in registers. Tokens are read in tiles of four, one tile
-ahead; within a tile the recurrence is unrolled.
+One program walks through all tokens of a block of channels, with the state
+in registers. Tokens are read in tiles of four, one tile ahead; within a tile
+the recurrence is unrolled.
 
 Constants: STATE is the size of the state and N the same padded, BLOCK_D the
 number of channels of a program, CHUNK the number of tokens between
@@ -12,6 +12,7 @@ checkpoints.
 import triton
 import triton.language as tl
 
+from mmssm.kernels.triton.launch import autotune, over_warps
 from mmssm.kernels.triton.selective_scan_parts import (
     LOG2_E,
     TOKENS,
@@ -27,9 +28,15 @@ from mmssm.kernels.triton.selective_scan_parts import (
     step_sizes,
     store_tile,
 )
+from mmssm.kernels.triton.selective_scan_tiling import fits_forward
 
 
 # fmt: off
+@autotune(
+    over_warps(1, 2, 4, 8, 16),
+    key=['STATE', 'BLOCK_D', 'SOFTPLUS'],
+    fits=fits_forward,
+)
 @triton.jit(do_not_specialize=['length'])
 def _selective_scan_fwd_kernel(
     u, delta, A, B, C, D, z, delta_bias, initial_state,

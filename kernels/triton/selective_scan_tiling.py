@@ -1,5 +1,7 @@
 """How the selective scan is divided among programs."""
 
+from typing import Any
+
 import triton
 
 from mmssm.ops.selective_scan.checkpoints import CHECKPOINT_EVERY
@@ -8,6 +10,8 @@ from mmssm.ops.selective_scan.checkpoints import CHECKPOINT_EVERY
 # of channels pay.
 _ENOUGH_PROGRAMS = 1024
 _NARROWEST_BLOCK = 8
+# With fewer states a second warp would have next to nothing to do.
+_WIDE_STATE = 16
 
 
 def forward_tiling(
@@ -26,9 +30,8 @@ def forward_tiling(
         that the kernel needs for them.
     """
     padded = triton.next_power_of_2(state)
-    warps = min(8, max(1, padded // 16))
-    widest = min(32, 256 * warps // padded)
-    return _tiling(batch, dim, groups, state, warps, widest)
+    widest = min(32, 256 * _forward_warps(padded) // padded)
+    return _tiling(batch, dim, groups, state, widest)
 
 
 def backward_tiling(
@@ -51,14 +54,43 @@ def backward_tiling(
         that the kernel needs for them.
     """
     padded = triton.next_power_of_2(state)
-    warps = 1 if padded <= 16 else min(8, padded // 8)
+    warps = _backward_warps(padded)
     tile = 256 if warps == 1 else 64
     widest = min(16, 8 * padded, tile * warps // padded)
-    return _tiling(batch, dim, groups, state, warps, widest)
+    return _tiling(batch, dim, groups, state, widest)
+
+
+def fits_forward(config: triton.Config, N: int, **_: Any) -> bool:
+    """Whether the forward kernel may use the number of warps of a config."""
+    fewest = _forward_warps(N)
+    return config.num_warps == fewest or (
+        N >= _WIDE_STATE and config.num_warps == 2 * fewest
+    )
+
+
+def fits_backward(config: triton.Config, N: int, **_: Any) -> bool:
+    """Whether the backward kernel may use the number of warps of a config.
+
+    It spills with more than 8, however small the tile of a warp.
+    """
+    fewest = _backward_warps(N)
+    return config.num_warps == fewest or (
+        N >= _WIDE_STATE and config.num_warps == min(8, 2 * fewest)
+    )
+
+
+def _forward_warps(padded: int) -> int:
+    """As few warps as have registers for the widest block."""
+    return min(8, max(1, padded // 16))
+
+
+def _backward_warps(padded: int) -> int:
+    """As few warps as have registers for the widest block."""
+    return 1 if padded <= 16 else min(8, padded // 8)
 
 
 def _tiling(
-    batch: int, dim: int, groups: int, state: int, warps: int, widest: int
+    batch: int, dim: int, groups: int, state: int, widest: int
 ) -> tuple[int, dict[str, int]]:
     block = widest
     while block > _NARROWEST_BLOCK and (
@@ -70,5 +102,4 @@ def _tiling(
         N=triton.next_power_of_2(state),
         BLOCK_D=block,
         CHUNK=CHECKPOINT_EVERY,
-        num_warps=warps,
     )

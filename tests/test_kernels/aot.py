@@ -7,21 +7,21 @@ kernel, configuration and target::
 """
 
 import argparse
+import contextlib
 import importlib
+import io
+import itertools
 import pkgutil
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
-from triton.runtime import JITFunction
+from triton.runtime import Autotuner, JITFunction
 
 from tests.test_kernels import aot_cases
 
@@ -90,9 +90,13 @@ class AOTCase:
 
     @property
     def configs(self) -> list[triton.Config]:
-        """All configurations that autotuning may choose."""
-        default = [triton.Config({}, **self.launch_options)]
-        return getattr(self.kernel, 'configs', default)
+        """All configurations that autotuning may choose in this case."""
+        if not isinstance(self.kernel, Autotuner):
+            return [triton.Config({}, **self.launch_options)]
+        prune = self.kernel.early_config_prune
+        if prune is None:
+            return self.kernel.configs
+        return prune(self.kernel.configs, {}, **self.constexprs)
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,9 @@ def compile_case(
             configuration leaves open.
     """
     source, options = _source(case, config)
-    kernel = triton.compile(source, target=target.gpu, options=options)
+    kernel, log = _compile(source, options, target)
     if target.gpu.backend == 'cuda':
-        registers, spills = _nvidia_registers(kernel, target)
+        registers, spills = _nvidia_registers(log)
     else:
         registers, spills = _amd_registers(kernel)
     shared = kernel.metadata.shared
@@ -171,28 +175,20 @@ def load_cases(op: str) -> list[AOTCase]:
 
 def enumerate_compiles(
     op: str,
-) -> Iterator[tuple[str, AOTCase, triton.Config, Target]]:
-    """List everything that has to compile for one operator.
+) -> Iterator[tuple[str, AOTCase, triton.Config]]:
+    """List everything that has to compile for one operator and device.
 
     Args:
         op (str): Name of a module in ``aot_cases``.
 
     Yields:
-        tuple[str, AOTCase, triton.Config, Target]: A readable name, and the
-        arguments of `compile_case`.
+        tuple[str, AOTCase, triton.Config]: A readable name, and what
+        `compile_case` takes.
     """
     for case in load_cases(op):
         for config in case.configs:
-            for target in TARGETS:
-                name = ' '.join(
-                    (
-                        case.function.__name__,
-                        case.name,
-                        _config_name(config),
-                        target.name,
-                    )
-                )
-                yield name, case, config, target
+            words = case.function.__name__, case.name, _config_name(config)
+            yield ' '.join(words), case, config
 
 
 def _config_name(config: triton.Config) -> str:
@@ -233,31 +229,26 @@ def _source(
     return source, options
 
 
-def _nvidia_registers(
-    kernel: CompiledKernel, target: Target
-) -> tuple[int, int]:
+def _compile(
+    source: ASTSource, options: dict[str, Any], target: Target
+) -> tuple[CompiledKernel, str]:
+    """The kernel, and what the assembler of NVIDIA says about it."""
+    log = io.StringIO()
+    knobs = triton.knobs
+    with (
+        knobs.compilation.scope(),
+        knobs.nvidia.scope(),
+        contextlib.redirect_stdout(log),
+    ):
+        # A kernel from the cache comes without a log.
+        knobs.compilation.always_compile = True
+        knobs.nvidia.dump_ptxas_log = True
+        kernel = triton.compile(source, target=target.gpu, options=options)
+    return kernel, log.getvalue()
+
+
+def _nvidia_registers(log: str) -> tuple[int, int]:
     """Registers per thread and spilled bytes, as ptxas prints them."""
-    capability = target.gpu.arch
-    tools = triton.knobs.nvidia
-    tool = tools.ptxas_blackwell if capability >= 100 else tools.ptxas
-    suffix = 'a' if capability >= 90 else ''
-    with tempfile.TemporaryDirectory() as folder:
-        ptx = Path(folder, 'kernel.ptx')
-        ptx.write_text(kernel.asm['ptx'])
-        # The options of Triton's own call.
-        command = [
-            tool.path,
-            '-v',
-            '--regAllocOptLevel=2',
-            f'--gpu-name=sm_{capability}{suffix}',
-            str(ptx),
-            '-o',
-            str(ptx.with_suffix('.cubin')),
-        ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True
-        )
-    log = done.stdout + done.stderr
     registers = _numbers(r'Used (\d+) registers', log)
     stores = _numbers(r'(\d+) bytes spill stores', log)
     loads = _numbers(r'(\d+) bytes spill loads', log)
@@ -288,14 +279,16 @@ def main() -> None:
     )
     args = parser.parse_args()
     print('registers  spills  shared  kernel')
-    for name, case, config, target in enumerate_compiles(args.op):
+    for (name, case, config), target in itertools.product(
+        enumerate_compiles(args.op), TARGETS
+    ):
         if args.target not in (None, target.name):
             continue
         report = compile_case(case, config, target)
         verdict = '; '.join(report.problems) or 'ok'
         print(
             f'{report.registers:9d}  {report.spills:6d}  '
-            f'{report.shared:6d}  {name}: {verdict}',
+            f'{report.shared:6d}  {name} {target.name}: {verdict}',
             flush=True,
         )
 

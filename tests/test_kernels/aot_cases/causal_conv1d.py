@@ -37,10 +37,8 @@ def _case(
         'BT': tile[0],
         'BC': tile[1],
     }
-    warps = 4
     optional = {'bias': '*fp32', 'init': io}
     if 'dx' in tensors:
-        warps = 8
         types |= {'T': 'i32', 'sums': '*fp32'}
         optional['dinit'] = io
     if full:
@@ -49,7 +47,7 @@ def _case(
         constexprs |= dict.fromkeys(optional)
     options = 'all' if full else 'plain'
     name = f'{io[1:]}-width{width}-dense-{dense}-{options}'
-    return AOTCase(name, kernel, types, constexprs, {'num_warps': warps})
+    return AOTCase(name, kernel, types, constexprs)
 
 
 def _forward(
@@ -72,5 +70,4 @@ CASES = [
     _backward('*bf16', 'd', True, 4, (16, 32)),
     _backward('*fp32', 'l', False, 4, (128, 4)),
     _backward('*fp32', 'd', True, 8, (16, 32)),
-    _backward('*bf16', 'l', True, 8, (128, 4)),
 ]

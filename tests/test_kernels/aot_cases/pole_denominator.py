@@ -54,7 +54,7 @@ def _case(
         if backward
         else _pole_denominator_fwd_kernel
     )
-    return AOTCase(name, kernel, types, constexprs, {'num_warps': 4})
+    return AOTCase(name, kernel, types, constexprs)
 
 
 CASES = [

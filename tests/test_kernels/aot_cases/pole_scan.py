@@ -98,5 +98,5 @@ CASES = [
     _adjoint('bf16-order16-all', '*bf16', 16, True),
     _coefficients('order5', 5, 16, 32, False),
     _coefficients('order16-history', 16, 8, 32, True),
-    _coefficients('order16-one-channel', 16, 128, 1, True),
+    _coefficients('order5-one-channel', 5, 128, 1, True),
 ]

@@ -80,14 +80,12 @@ def _case(
         constexprs |= {name: None for name in _OPTIONAL if name in types}
     # As many channels as make the widest blocks.
     options = tiling(64, 1536, 1, state)[1]
-    launch_options = dict(num_warps=options.pop('num_warps'))
     constexprs |= dict(SOFTPLUS=not bare, REVERSE=bare, **options)
     return AOTCase(
         name=f'{kind.strip("*")}-{state}-states{"-bare" if bare else ""}',
         kernel=kernel,
         types={k: v for k, v in types.items() if k not in constexprs},
         constexprs=constexprs,
-        launch_options=launch_options,
     )
 
 

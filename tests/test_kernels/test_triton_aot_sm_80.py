@@ -1,0 +1,5 @@
+"""Every Triton kernel compiles for NVIDIA A100, without a GPU."""
+
+from tests.test_kernels.gate import gate
+
+test_kernel_fits_the_device = gate('sm_80')
