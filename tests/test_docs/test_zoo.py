@@ -67,10 +67,12 @@ def test_every_config_is_listed():
 @pytest.mark.parametrize('folder, entry', MODEL_ENTRIES)
 def test_numbers_agree(folder, entry):
     config = Config.fromfile(ROOT / entry['Config'])
-    if config.model.backbone.type == 'TimmBackbone':
+    # Of a distiller, its student.
+    model_config = config.model.get('student', config.model)
+    if model_config.backbone.type == 'TimmBackbone':
         pytest.importorskip('timm')
     with torch.device('meta'):  # no memory, no initialisation to wait for
-        model = MODELS.build(without_pretrained(config.model))
+        model = MODELS.build(without_pretrained(model_config))
     parameters = sum(p.numel() for p in model.parameters())
     assert entry['Metadata']['Parameters'] == parameters
 
