@@ -1,17 +1,22 @@
 """Time ssd_chunk_scan against the torch path of transformers' Mamba2.
 
-The peer is ``mamba2_chunk_scan`` of transformers, the function that its
-Mamba2Mixer calls for the scan where no CUDA kernels are installed. It is the
-same operator: step size with bias and softplus, scan, skip D. Both get the
-same tensors.
+The peer is what Mamba2Mixer of transformers runs for the scan where no CUDA
+kernels are installed: in version 5 the function ``mamba2_chunk_scan``, in
+version 4 lines of ``Mamba2Mixer.torch_forward``, which are run inside a mixer
+whose projections, convolution, activation and norm hand their input on. It is
+the same operator: step size with bias and softplus, scan, skip D. Both get
+the same tensors.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from types import ModuleType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from mmssm.ops import ssd_chunk_scan
 from mmssm.testing import relative_rms_error
@@ -71,6 +76,51 @@ def as_scan(function: Callable, **options: object) -> Callable[..., Tensor]:
     return scan
 
 
+def peer_scan(
+    peer: ModuleType, args: argparse.Namespace
+) -> Callable[..., Tensor]:
+    """Return the scan of transformers, of whichever version is installed."""
+    if hasattr(peer, 'mamba2_chunk_scan'):
+        return as_scan(peer.mamba2_chunk_scan, chunk_size=args.chunk_size)
+    mixer = bare_mixer(peer, args)
+
+    def scan(*tensors: Tensor) -> Tensor:
+        x, dt, A, B, C, D, dt_bias = tensors
+        # Gate (not used), x, B, C and dt as the input projection gives them.
+        parts = (torch.zeros_like(x), x, B, C, dt.unsqueeze(-1))
+        projected = torch.cat([part.flatten(2) for part in parts], dim=-1)
+        parameters = {'A_log': (-A).log(), 'D': D, 'dt_bias': dt_bias}
+        y = functional_call(mixer, parameters, (projected,))
+        return y.unflatten(-1, x.shape[2:])
+
+    return scan
+
+
+def bare_mixer(peer: ModuleType, args: argparse.Namespace) -> nn.Module:
+    """Make a Mamba2Mixer of which only the scan is left."""
+    config = peer.Mamba2Config(
+        num_heads=args.heads,
+        head_dim=args.headdim,
+        state_size=args.state,
+        n_groups=args.groups or args.heads,
+        chunk_size=args.chunk_size,
+        expand=1,
+        hidden_size=args.heads * args.headdim,
+    )
+    mixer = peer.Mamba2Mixer(config, layer_idx=0)
+    mixer.in_proj = mixer.conv1d = mixer.act = nn.Identity()
+    mixer.norm, mixer.out_proj = FirstOf(), nn.Identity()
+    mixer.forward = mixer.torch_forward
+    return mixer
+
+
+class FirstOf(nn.Module):
+    """Hand on the first argument."""
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+        return first
+
+
 def main() -> int:
     args = parse_args()
     torch.set_num_threads(args.threads)
@@ -83,13 +133,13 @@ def main() -> int:
     except ImportError as error:
         missing = error
     else:
-        theirs = as_scan(peer.mamba2_chunk_scan, chunk_size=args.chunk_size)
+        theirs = peer_scan(peer, args)
         error = relative_rms_error(theirs(*inputs), scans['mmssm'](*inputs))
         if not error < 1e-4:
             raise RuntimeError(
                 f'transformers gives other numbers (error {error:.1e})'
             )
-        scans['transformers'] = theirs
+        scans[f'transformers {version("transformers")}'] = theirs
     print(
         f'ssd_chunk_scan {tuple(inputs[0].shape)}, state {args.state}, '
         f'{args.groups or args.heads} groups, chunks of {args.chunk_size}, '
