@@ -130,7 +130,10 @@ class Vim(BaseModule):
             grid, self.embed_dims, with_cls_token
         )
         mixer = dict(mixer or dict(type='mmssm.SelectiveScanMixer'))
-        rates = torch.linspace(0, drop_path_rate, self.depth).tolist()
+        # On the CPU even where parameters are made elsewhere, or nowhere.
+        rates = torch.linspace(
+            0, drop_path_rate, self.depth, device='cpu'
+        ).tolist()
         # The rate of a block is that of the output it adds, the previous
         # block's.
         self.layers = nn.ModuleList(
