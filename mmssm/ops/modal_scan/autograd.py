@@ -152,15 +152,17 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _backward(
     ctx: Any, grad_out: Tensor | None, grad_final_state: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
-    eta, *_, checkpoints = ctx.saved_tensors
+    # Read once: recomputed activations are given out once.
+    saved = ctx.saved_tensors
+    eta, *_, checkpoints = saved
     if grad_final_state is None:
-        modes = ctx.saved_tensors[4].shape[1]
+        modes = saved[4].shape[1]
         shape = (eta.shape[0], modes, eta.shape[2])
         grad_final_state = checkpoints.new_zeros(shape)
     gradients = modal_scan_backward_op(
         or_zeros(grad_out, eta),
         grad_final_state,
-        *ctx.saved_tensors,
+        *saved,
         ctx.reverse,
         ctx.backend,
     )

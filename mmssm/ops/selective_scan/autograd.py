@@ -157,14 +157,16 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _backward(
     ctx: Any, grad_y: Tensor | None, grad_last_state: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
-    u, _, A, *_, checkpoints = ctx.saved_tensors
+    # Read once: recomputed activations are given out once.
+    saved = ctx.saved_tensors
+    u, _, A, *_, checkpoints = saved
     if grad_last_state is None:
         shape = (*u.shape[:2], A.shape[1])
         grad_last_state = checkpoints.new_zeros(shape)
     gradients = selective_scan_backward_op(
         or_zeros(grad_y, u),
         grad_last_state,
-        *ctx.saved_tensors,
+        *saved,
         ctx.delta_softplus,
         ctx.reverse,
         ctx.backend,

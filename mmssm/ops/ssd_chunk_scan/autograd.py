@@ -165,7 +165,9 @@ def _backward(
     grad_final_states: Tensor | None,
     _: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    x, B = ctx.saved_tensors[0], ctx.saved_tensors[3]
+    # Read once: recomputed activations are given out once.
+    saved = ctx.saved_tensors
+    x, B = saved[0], saved[3]
     if grad_y is None:
         grad_y = torch.zeros_like(x)
     if grad_final_states is None:
@@ -175,7 +177,7 @@ def _backward(
     gradients = ssd_chunk_scan_backward_op(
         grad_y,
         grad_final_states,
-        *ctx.saved_tensors,
+        *saved,
         ctx.chunk_size,
         ctx.dt_softplus,
         ctx.backend,
