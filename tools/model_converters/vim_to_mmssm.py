@@ -58,7 +58,8 @@ PLACEHOLDERS = {
     'part': 'conv1d|x_proj|dt_proj',
     'own': 'A_log|D',
 }
-BLOCK_NAMES = 18
+# Weights of a block: norm, two projections, seven of each direction.
+BLOCK_NAMES = 17
 
 
 def convert(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
