@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from mmengine.runner.checkpoint import get_torch_safe_globals
 from torch import Tensor
 
 
@@ -75,6 +74,9 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no checkpoint or holds no state dict.
     """
+    # mmengine.runner imports OpenCV, which models need not have.
+    from mmengine.runner.checkpoint import get_torch_safe_globals
+
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
