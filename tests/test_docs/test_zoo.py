@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from mmengine.config import Config
+from mmengine.registry import DefaultScope
 
 from mmssm.apis.loading import without_pretrained
 from mmssm.registry import MODELS
@@ -71,7 +72,12 @@ def test_numbers_agree(folder, entry):
     model_config = config.model.get('student', config.model)
     if model_config.backbone.type == 'TimmBackbone':
         pytest.importorskip('timm')
-    with torch.device('meta'):  # no memory, no initialisation to wait for
+    if config.default_scope != 'mmssm':
+        pytest.importorskip(config.default_scope)
+    with (
+        DefaultScope.overwrite_default_scope(config.default_scope),
+        torch.device('meta'),  # no memory, no initialisation to wait for
+    ):
         model = MODELS.build(without_pretrained(model_config))
     parameters = sum(p.numel() for p in model.parameters())
     assert entry['Metadata']['Parameters'] == parameters

@@ -1,0 +1,5 @@
+# bash tools/dist_train.sh configs/tcp_vim/tcp-vim-t1-group_8xb32-distill-600e_in1k.py 8
+# Every group has a modulation of its own; not run here.
+_base_ = './tcp-vim-t1_8xb32-distill-600e_in1k.py'
+
+model = dict(student=dict(backbone=dict(mixer=dict(group_modulation=True))))
