@@ -9,6 +9,8 @@ Names as in `causal_conv1d_tiles`, and
     T: blocks of tokens. Initial states count as tokens here.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -28,12 +30,17 @@ from mmssm.kernels.triton.launch import (
     over_warps,
 )
 
-# Two values per thread or one: a wide filter holds many frames for each.
 _TILE = 512
+_NARROW_FILTER = 4
+
+
+def _fits(config: triton.Config, W: int, **_: Any) -> bool:
+    """Two values per thread or one: a wide filter holds many frames each."""
+    return config.num_warps == 16 or W <= _NARROW_FILTER
 
 
 # fmt: off
-@autotune(over_warps(8, 16), key=['W', 'BC', 'SILU'])
+@autotune(over_warps(8, 16), key=['W', 'BC', 'SILU'], fits=_fits)
 @triton.jit
 def _causal_conv1d_bwd_kernel(
     dy, x, weight, bias, init, dx, sums, dinit, D, L, T,

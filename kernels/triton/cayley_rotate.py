@@ -18,13 +18,11 @@ from mmssm.kernels.triton.cayley_rotate_fwd import (
     _cayley_rotate_kernel_inverse,
 )
 from mmssm.kernels.triton.launch import device_guard
+from mmssm.ops.cayley_rotate.sizes import LARGEST_SYSTEM
 
-# Unknowns of the linear system, which has to fit into registers.
-_LARGEST_SYSTEM = 64
 # Tiles are small: exact float32 products hold whole rows of their operands
 # in registers, and several products are held at a time.
 _BLOCK = 16
-_OPTIONS = {'num_warps': 8, 'num_stages': 1}
 
 
 def cayley_rotate_fwd(
@@ -101,7 +99,6 @@ def _inverse(U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
         RANK=rank,
         HALF=half,
         BLOCK_N=_BLOCK,
-        **_OPTIONS,
     )
     return inverse
 
@@ -131,7 +128,6 @@ def _fwd(
         HALF=_padded(rank),
         BLOCK_P=_BLOCK,
         BLOCK_N=_BLOCK,
-        **_OPTIONS,
     )
 
 
@@ -151,7 +147,6 @@ def _bwd(
         HALF=half,
         BLOCK_P=_BLOCK,
         BLOCK_N=_BLOCK,
-        **_OPTIONS,
     )
     # What the second kernel needs of the first one, a row per row of state.
     solved, grad_inner = inverse.new_empty(2, cells, headdim, 2 * half)
@@ -204,7 +199,6 @@ def _dense_inverse(U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
         RANK=rank,
         SIZE=size,
         BLOCK_R=_BLOCK,
-        **_OPTIONS,
     )
     return inverse
 
@@ -232,7 +226,6 @@ def _dense_apply(
         BLOCK_P=_BLOCK,
         BLOCK_N=_BLOCK,
         TRANSPOSED=transposed,
-        **_OPTIONS,
     )
 
 
@@ -266,7 +259,6 @@ def _dense_bwd(
         BLOCK_P=_BLOCK,
         BLOCK_N=_BLOCK,
         BLOCK_R=_BLOCK,
-        **_OPTIONS,
     )
     return dstate, dU, dV, dtheta.sum(0).to(theta.dtype)
 
@@ -274,10 +266,10 @@ def _dense_bwd(
 def _check_system(U: Tensor) -> None:
     d_state, rank = U.shape[-2:]
     unknowns = min(2 * rank, d_state)
-    if unknowns > _LARGEST_SYSTEM:
+    if unknowns > LARGEST_SYSTEM:
         raise RuntimeError(
             f'the Triton kernel of cayley_rotate solves for at most '
-            f'{_LARGEST_SYSTEM} unknowns; rank {rank} and state {d_state} '
+            f'{LARGEST_SYSTEM} unknowns; rank {rank} and state {d_state} '
             f"need {unknowns}. Use backend='torch'"
         )
 

@@ -17,14 +17,18 @@ from mmssm.kernels.triton.cayley_rotate_fwd import (
     store_sum,
 )
 from mmssm.kernels.triton.cayley_rotate_parts import (
+    TUNING_KEY,
     add_dot,
     load_angle,
     load_tile,
     locate,
     store_tile,
 )
+from mmssm.kernels.triton.launch import autotune, over_warps
 
 
+# With 4 warps it spills.
+@autotune(over_warps(8, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_bwd_kernel_state(
     grad, state, U, V, theta, inverse, dstate, solved, grad_inner,
@@ -80,6 +84,7 @@ def _cayley_rotate_bwd_kernel_state(
     )  # fmt: skip
 
 
+@autotune(over_warps(8, 4, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_bwd_kernel_factors(
     grad, state, U, V, theta, solved, grad_inner, dU, dV, dtheta,

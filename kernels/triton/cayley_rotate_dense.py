@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from mmssm.kernels.triton.cayley_rotate_parts import (
+    TUNING_KEY,
     add_dot,
     identity,
     load_angle,
@@ -17,8 +18,10 @@ from mmssm.kernels.triton.cayley_rotate_parts import (
     store_inverse,
     store_tile,
 )
+from mmssm.kernels.triton.launch import autotune, over_warps
 
 
+@autotune(over_warps(8, 4, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_kernel_dense_inverse(
     U, V, theta, inverse,
@@ -47,6 +50,7 @@ def _cayley_rotate_kernel_dense_inverse(
     store_inverse(inverse, matrix, SIZE, SIZE, STATE)
 
 
+@autotune(over_warps(8, 4, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_kernel_dense_apply(
     rows, inverse, solved, out,
@@ -127,6 +131,8 @@ def project(
     return product
 
 
+# With 4 warps it spills.
+@autotune(over_warps(8, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_bwd_kernel_dense_factors(
     U, V, theta, solved, grad_inner, dU, dV, dtheta,

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from mmssm.kernels.triton.cayley_rotate_parts import (
+    TUNING_KEY,
     add_dot,
     identity,
     load_angle,
@@ -17,8 +18,10 @@ from mmssm.kernels.triton.cayley_rotate_parts import (
     store_inverse,
     store_tile,
 )
+from mmssm.kernels.triton.launch import autotune, over_warps
 
 
+@autotune(over_warps(8, 4, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_kernel_inverse(
     U, V, theta, inverse,
@@ -132,6 +135,7 @@ def multiply(
     return on_first, on_second
 
 
+@autotune(over_warps(8, 4, stages=1), key=TUNING_KEY)
 @triton.jit
 def _cayley_rotate_fwd_kernel(
     state, U, V, theta, inverse, out,

@@ -15,6 +15,8 @@ hold whole rows of their operands in registers.
 import triton
 import triton.language as tl
 
+TUNING_KEY = ['HEADDIM', 'STATE', 'RANK']
+
 
 @triton.jit
 def locate(heads):

@@ -50,9 +50,12 @@ def autotune(
     )
 
 
-def over_warps(*numbers: int) -> list[triton.Config]:
+def over_warps(*numbers: int, stages: int = 3) -> list[triton.Config]:
     """Configurations that differ in the number of warps only."""
-    return [triton.Config({}, num_warps=number) for number in numbers]
+    return [
+        triton.Config({}, num_warps=number, num_stages=stages)
+        for number in numbers
+    ]
 
 
 def device_guard(tensor: Tensor) -> AbstractContextManager:

@@ -25,7 +25,6 @@ from mmssm.ops.ssd_chunk_scan.chunks import kernel_chunk_size, num_chunks
 # whole rows.
 _LARGEST_BLOCK = 64
 _LARGEST_FLOAT32_BLOCK = 32
-_MATRIX_OPTIONS = {'num_warps': 8, 'num_stages': 2}
 _HEADS_PER_PROGRAM = 16
 _STATE_PER_PROGRAM = 1024
 
@@ -217,7 +216,6 @@ class _Scan:
             OPERAND=self.operand,
             UPCAST=interpreted(),
             PRECISION=self.precision,
-            **_MATRIX_OPTIONS,
         )
 
     def block(self, size: int) -> int:

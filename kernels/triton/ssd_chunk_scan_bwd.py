@@ -8,18 +8,23 @@ the state at the start of every chunk.
 import triton
 import triton.language as tl
 
+from mmssm.kernels.triton.launch import autotune
 from mmssm.kernels.triton.ssd_chunk_scan_tiles import (
+    TUNING_KEY,
     add_dot,
     decay_from_start,
     decay_of_chunk,
     decay_to_end,
     decayed,
+    is_pipelined,
     load_tile,
     locate,
+    matrix_configs,
     store_tile,
 )
 
 
+@autotune(matrix_configs(2, 3), key=TUNING_KEY, fits=is_pipelined)
 @triton.jit
 def _ssd_chunk_scan_bwd_kernel_inputs(
     grad_y, x, B, C, D, z, steps, sums, segments, grad_states, dx, grad_steps, dD,
@@ -110,6 +115,7 @@ def _ssd_chunk_scan_bwd_kernel_inputs(
     )
 
 
+@autotune(matrix_configs(2, 3), key=TUNING_KEY, fits=is_pipelined)
 @triton.jit
 def _ssd_chunk_scan_bwd_kernel_matrices(
     grad_y, x, B, C, z, steps, sums, segments, states, grad_states, dB, dC, grad_decay,

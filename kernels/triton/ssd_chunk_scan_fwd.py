@@ -6,19 +6,24 @@ The constants are explained in ``ssd_chunk_scan_tiles``.
 import triton
 import triton.language as tl
 
+from mmssm.kernels.triton.launch import autotune, over_warps
 from mmssm.kernels.triton.ssd_chunk_scan_tiles import (
+    TUNING_KEY,
     add_dot,
     decay_from_start,
     decay_of_chunk,
     decay_to_end,
     decayed,
+    is_pipelined,
     load_tile,
     locate,
+    matrix_configs,
     softplus,
     store_tile,
 )
 
 
+# Not tuned: a program has few elements, whatever the number of warps.
 @triton.jit
 def _ssd_chunk_scan_fwd_kernel_decay(
     dt, dt_bias, A, steps, sums,
@@ -62,6 +67,7 @@ def _ssd_chunk_scan_fwd_kernel_decay(
     )
 
 
+@autotune(over_warps(8, 4, stages=2), key=TUNING_KEY)
 @triton.jit
 def _ssd_chunk_scan_fwd_kernel_states(
     left, gate, right, steps, sums, segments, states,
@@ -117,6 +123,7 @@ def _ssd_chunk_scan_fwd_kernel_states(
     store_tile(states, acc, p, n, STATE, 1, HEADDIM, STATE)
 
 
+# Not tuned: it works in place.
 @triton.jit
 def _ssd_chunk_scan_fwd_kernel_pass(
     states, first, last, sums, segments, heads, chunks,
@@ -162,6 +169,7 @@ def _ssd_chunk_scan_fwd_kernel_pass(
         tl.store(last + cell * SIZE + index, state, mask=mask)
 
 
+@autotune(matrix_configs(2, 1), key=TUNING_KEY, fits=is_pipelined)
 @triton.jit
 def _ssd_chunk_scan_fwd_kernel_output(
     x, B, C, D, z, steps, sums, segments, states, grad_y, out,

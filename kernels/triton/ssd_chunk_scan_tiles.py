@@ -17,8 +17,28 @@ Pointers to ``sums`` and ``segments`` are those of the chunk at hand.
 belongs to the state before the chunk. It is None where there is one sequence.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
+
+# What decides how fast the kernels of matrix products are.
+TUNING_KEY = ['HEADDIM', 'STATE', 'CHUNK', 'BLOCK_P', 'BLOCK_N', 'PRECISION']
+
+
+def matrix_configs(*stages: int) -> list[triton.Config]:
+    """Configurations of kernels that need the registers of 8 warps."""
+    return [
+        triton.Config({}, num_warps=8, num_stages=number) for number in stages
+    ]
+
+
+def is_pipelined(config: triton.Config, PRECISION: str, **_: Any) -> bool:
+    """Whether the number of stages matters: exact products have no pipeline.
+
+    One configuration is left for these.
+    """
+    return PRECISION != 'ieee' or config.num_stages == 2
 
 
 @triton.jit

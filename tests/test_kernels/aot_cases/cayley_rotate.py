@@ -41,7 +41,6 @@ def _case(kernel: Any, data: str, **constants: int) -> AOTCase:
         kernel,
         types,
         {a: known[a] for a in arguments if a in known},
-        {'num_warps': 8, 'num_stages': 1},
     )
 
 

@@ -57,13 +57,16 @@ def _case(
     return AOTCase(name, kernel, types, constexprs)
 
 
+# The forward kernel is a part of the backward one.
+_BOTH = (
+    ('bf16-order5-shared', '*bf16', 1, 2, True, (8, 16)),
+    ('fp32-order3-reals', '*fp32', 3, 0, True, (128, 1)),
+)
+_BACKWARD = (
+    ('fp32-order5-fixed', None, 1, 2, False, (8, 16)),
+    ('fp32-order16-pairs', '*fp32', 0, 8, False, (4, 32)),
+)
 CASES = [
-    _case(name, backward, *options)
-    for backward in (False, True)
-    for name, *options in (
-        ('bf16-order5-shared', '*bf16', 1, 2, True, (8, 16)),
-        ('fp32-order5-fixed', None, 1, 2, False, (8, 16)),
-        ('fp32-order16-pairs', '*fp32', 0, 8, False, (4, 32)),
-        ('fp32-order3-reals', '*fp32', 3, 0, True, (128, 1)),
-    )
+    *(_case(name, False, *options) for name, *options in _BOTH),
+    *(_case(name, True, *options) for name, *options in _BOTH + _BACKWARD),
 ]

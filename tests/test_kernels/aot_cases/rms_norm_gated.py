@@ -82,7 +82,6 @@ CASES = [
     for special in (
         dict(group_size=384, kind='*bf16', norm_before_gate=False),
         dict(group_size=4096, kind='*fp32', norm_before_gate=True),
-        dict(group_size=4096, kind='*bf16', norm_before_gate=False),
         dict(group_size=8192, kind='*bf16', norm_before_gate=False),
     )
     for case in direction(**special)

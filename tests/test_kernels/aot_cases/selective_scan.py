@@ -94,7 +94,7 @@ CASES = [
     for direction in (_FORWARD, _BACKWARD)
     for special in (
         dict(kind='*bf16', state=16),
-        dict(kind='*fp32', state=16, channels_last=True, bare=True),
+        dict(kind='*fp32', state=4, channels_last=True, bare=True),
         dict(kind='*bf16', state=1, channels_last=True),
         dict(kind='*fp32', state=128),
     )

@@ -29,7 +29,6 @@ def _case(
     data: str,
     constants: dict[str, Any],
     absent: tuple[str, ...] = (),
-    **launch_options: int,
 ) -> AOTCase:
     """Describe the arguments of ``kernel`` by their names.
 
@@ -45,7 +44,6 @@ def _case(
         kernel,
         {a: _type(a, data) for a in arguments if a not in known},
         {a: known[a] for a in arguments if a in known},
-        launch_options,
     )
 
 
@@ -71,8 +69,6 @@ def _matrix_case(
         '*fp32' if exact else '*bf16',
         constants,
         absent=_OPTIONAL if exact else (),
-        num_warps=8,
-        num_stages=2,
     )
 
 
