@@ -571,7 +571,7 @@ def train_in_two_processes(rank, folder, name, queue):
     'name',
     [
         'vim',
-        'tcp-group',
+        pytest.param('tcp-group', marks=pytest.mark.slow),
         pytest.param('tcp', marks=pytest.mark.slow),
         pytest.param('tcp-fixed', marks=pytest.mark.slow),
         pytest.param('tcp-modal', marks=pytest.mark.slow),
