@@ -7,9 +7,12 @@ import pytest
 import torch
 import torch.multiprocessing
 import torch.nn.functional as F
+from mmengine.config import ConfigDict
 from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper, build_optim_wrapper
+from mmengine.registry import DefaultScope
 from mmengine.runner import Runner
+from mmengine.structures import InstanceData, PixelData
 from torch import nn
 
 from mmssm.models import FeatureDistiller, SoftTargetLoss, TCPVim, Vim
@@ -258,6 +261,118 @@ def test_what_can_be_student_and_teacher():
         make(student=Vim(**ARCH))
     with pytest.raises(ValueError, match='no weights'):
         make(teacher=dict(type='TinyClassifier'))
+
+
+DENSE = dict(
+    backbone=dict(
+        type='mmssm.TCPVim',
+        **ARCH,
+        out_type='featmap',
+        mixer=dict(num_groups=4),
+    )
+)
+PREPROCESS = dict(mean=[0.0], std=[50.0])
+
+
+def segmentor():
+    from mmseg.structures import SegDataSample
+
+    sample = SegDataSample(
+        gt_sem_seg=PixelData(data=torch.randint(0, 3, (1, 16, 16)))
+    )
+    model = dict(
+        type='EncoderDecoder',
+        data_preprocessor=dict(
+            type='SegDataPreProcessor', size=(16, 16), **PREPROCESS
+        ),
+        **DENSE,
+        decode_head=dict(
+            type='FCNHead',
+            in_channels=16,
+            in_index=0,
+            channels=8,
+            num_convs=1,
+            num_classes=3,
+        ),
+        test_cfg=dict(mode='whole'),
+    )
+    return model, sample
+
+
+def detector():
+    from mmdet.structures import DetDataSample
+
+    sample = DetDataSample(metainfo=dict(scale_factor=(1.0, 1.0)))
+    sample.gt_instances = InstanceData(
+        bboxes=torch.tensor([[1.0, 1.0, 9.0, 9.0]]), labels=torch.tensor([1])
+    )
+    model = dict(
+        type='RetinaNet',
+        data_preprocessor=dict(type='DetDataPreprocessor', **PREPROCESS),
+        **DENSE,
+        neck=None,
+        bbox_head=dict(
+            type='RetinaHead',
+            num_classes=2,
+            in_channels=16,
+            stacked_convs=1,
+            feat_channels=8,
+            anchor_generator=dict(
+                type='AnchorGenerator',
+                octave_base_scale=2,
+                scales_per_octave=1,
+                ratios=[1.0],
+                strides=[4],
+            ),
+            bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
+        ),
+        train_cfg=dict(
+            assigner=dict(
+                type='MaxIoUAssigner',
+                pos_iou_thr=0.5,
+                neg_iou_thr=0.4,
+                min_pos_iou=0,
+            ),
+            sampler=dict(type='PseudoSampler'),
+            allowed_border=-1,
+            pos_weight=-1,
+        ),
+        test_cfg=dict(
+            nms_pre=10,
+            min_bbox_size=0,
+            score_thr=0.05,
+            nms=dict(type='nms', iou_threshold=0.5),
+            max_per_img=5,
+        ),
+    )
+    return model, sample
+
+
+@pytest.mark.parametrize(
+    'library, task', [('mmseg', segmentor), ('mmdet', detector)]
+)
+def test_tasks_of_the_parent_libraries(library, task):
+    """A dense student learns from a bare backbone."""
+    pytest.importorskip(library)
+    student, sample = task()
+    size = dict.fromkeys(('img_shape', 'ori_shape', 'pad_shape'), (16, 16))
+    sample.set_metainfo(dict(size, img_id=0))
+    image = torch.randint(0, 255, (1, 16, 16), dtype=torch.uint8)
+    data = dict(inputs=[image], data_samples=[sample])
+    with DefaultScope.overwrite_default_scope(library):
+        model = MODELS.build(
+            dict(
+                type='mmssm.FeatureDistiller',
+                student=ConfigDict(student),
+                teacher=Vim(**ARCH),
+                taps={'backbone.layers.*.mixer': 'layers.*.mixer'},
+            )
+        )
+        optim = OptimWrapper(torch.optim.SGD(model.parameters(), 1e-2))
+        logged = model.train().train_step(data, optim)
+        assert logged['feature_l1'] > 0 and logged['loss'].isfinite()
+        predicted = model.eval().val_step(data)
+    assert len(predicted) == 1 and type(predicted[0]) is type(sample)
 
 
 def test_teacher_from_a_file(tmp_path):
