@@ -155,6 +155,16 @@ def test_warns_where_the_model_has_no_poles(tmp_path, caplog):
     assert 'no layer with poles' in ''.join(read_warnings(caplog, tmp_path))
 
 
+def test_warns_where_no_layer_calls_its_hooks(tmp_path, caplog, monkeypatch):
+    def forward(self, x):
+        return (x.flatten(1)[:, :16] * self.norm_f.weight,)
+
+    monkeypatch.setattr(TCPVim, 'forward', forward)
+    with caplog.at_level(logging.WARNING):
+        run(make_backbone(), tmp_path, interval=4)
+    assert 'nothing was measured' in ''.join(read_warnings(caplog, tmp_path))
+
+
 @pytest.mark.parametrize('options', [dict(interval=0), dict(num_patterns=0)])
 def test_refuses_numbers_that_are_not_positive(options):
     with pytest.raises(ValueError, match='expected at least 1'):

@@ -157,8 +157,8 @@ def test_report_of_a_direction(reverse, realization, fixed_poles):
         y = direction(x, gate) / F.silu(gate)
     assert report.max_output == pytest.approx(float(y.abs().max()), rel=1e-5)
     base = pole_radii(*base_poles(direction)[:2])
-    assert report.base_radius_max == pytest.approx(float(base.max()))
-    assert report.base_radius_mean == pytest.approx(float(base.mean()))
+    assert report.base_radius_max == pytest.approx(base.max().item())
+    assert report.base_radius_mean == pytest.approx(base.mean().item())
     if fixed_poles:
         assert report.radius_max == pytest.approx(report.base_radius_max)
         assert report.radius_mean == pytest.approx(report.base_radius_mean)
@@ -236,7 +236,7 @@ def images_that_repeat(size):
     images = [
         torch.full((size, size), value) for value in (-1.0, 0.0, 1.0, 10.0)
     ]
-    for period in (2, 4, 8, 12, 16, 24):
+    for period in (2, 4, 8, 12, 24):
         half = period // 2
         stripes = [
             (phase % period < half) * 2.0 - 1
@@ -315,14 +315,37 @@ def test_perturbed_model_stays_finite_on_images_that_repeat(realization):
 def test_trained_model_stays_finite_on_16k_tokens(mixer):
     model = make_backbone(**mixer)
     untrained = copy.deepcopy(model)
-    assert train_on_digits(model, epochs=8) > 0.8
+    assert train_on_digits(model, epochs=6) > 0.8
     moved = [
-        float(d.x_proj.weight[-2:].abs().max())
+        d.x_proj.weight[-2:].abs().max().item()
         for d in find_pole_directions(model).values()
     ]
     assert min(moved) > 0.01  # the tokens modulate the poles
     model.eval()
     assert largest_output(untrained, images_that_repeat(64)) < 1e3
     for size in (96, 512):
-        for images in images_that_repeat(size).split(4):
+        for images in images_that_repeat(size).split(8):
             assert largest_output(model, images) < 1e4
+
+
+@pytest.mark.slow
+def test_trained_model_with_wide_modulation_diverges():
+    """What the default bounds and the hook are for."""
+    model = make_backbone(delta_min=0.1, lambda_theta=0.5)
+    assert train_on_digits(model, epochs=8) > 0.8
+    patterns = []
+
+    def draw(direction, inputs, _):
+        _, *modulation = direction.drive(direction.convolve(inputs[0]))
+        q = direction.denominator(*modulation)
+        patterns.append(draw_patterns(q, 4000, 4, direction.reverse))
+
+    for direction in find_pole_directions(model).values():
+        direction.register_forward_hook(draw)
+    with torch.no_grad():
+        model(torch.randn(8, 1, 32, 32))
+    patterns = torch.cat(patterns)
+    growth = growth_per_token(patterns)
+    assert growth.max() > 1.05
+    y = repeat_pattern(patterns[growth.argmax()], 1500)
+    assert not y.isfinite().all() or y.abs().max() > 1e20

@@ -75,6 +75,7 @@ class PoleStabilityHook(Hook):
 
     def before_run(self, runner: Any) -> None:
         """Warn where there is nothing to measure."""
+        self._handles = []
         if not find_pole_directions(_unwrap(runner.model)):
             runner.logger.warning(
                 'PoleStabilityHook: the model has no layer with poles; '
@@ -125,6 +126,11 @@ class PoleStabilityHook(Hook):
             handle.remove()
         self._handles = []
         if not self._reports:
+            runner.logger.warning(
+                f'PoleStabilityHook ({mode}): no layer with poles called its '
+                'hooks, so nothing was measured; a compiled model does not '
+                'call them'
+            )
             return
         for name, value in summarize(self._reports).items():
             runner.message_hub.update_scalar(f'{mode}/poles_{name}', value)
