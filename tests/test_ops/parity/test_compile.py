@@ -109,6 +109,19 @@ def test_custom_operators_are_sound(op, backend, device):
         )
 
 
+KERNELS = tuple(op for op, names in BACKENDS.items() if 'triton' in names)
+
+
+@pytest.mark.each_backend(*KERNELS, backends=('triton',))
+def test_operators_of_triton_are_sound(op, backend, device):
+    # All that is checked of the others but a trace, which runs no kernel.
+    calls = calls_of(basic(op), torch.float32, backend)
+    for function, arguments in calls:
+        torch.library.opcheck(
+            function, arguments, test_utils=('test_schema', 'test_faketensor')
+        )
+
+
 @pytest.fixture
 def fresh_compiler():
     torch._dynamo.reset()
