@@ -13,6 +13,7 @@ from mmssm.compat.distributed import (
     prepare_distributed,
 )
 from mmssm.compat.mmcv_ext import install_mmcv_ext_stand_in
+from mmssm.compat.multimodal import leave_out_multimodal_models
 from mmssm.compat.package_table import register_packages
 
 __all__ = [
@@ -41,3 +42,4 @@ def prepare_environment() -> None:
         )
     register_packages()
     install_mmcv_ext_stand_in()
+    leave_out_multimodal_models()
