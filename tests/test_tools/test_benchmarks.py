@@ -102,6 +102,14 @@ def test_small_ops(run):
     assert output.count('\ndense solve ') == 2
 
 
+def test_tcp_vim(run):
+    code, output, _ = run('tcp_vim', '--size', 32, '--batch', 1)
+    assert code == 0
+    for row in ('recurrence, forward, batch 1', 'mixer, forward, batch 1'):
+        assert row in output
+    assert 'aten::mm' in output
+
+
 def test_scaling(run):
     code, output, _ = run(
         'scaling', '--dim', 32, '--shortest', 8, '--longest', 16, '--markdown'
