@@ -18,7 +18,8 @@
 #define STEPS 32
 /* Channels of a group whose shares of dq are summed before they leave it. */
 #define SLAB 128
-#define SLAB_BLOCKS (SLAB / ROW_LANES + 2)
+/* Blocks of a job: those of 512 channels, and those of a slab. */
+#define JOB_BLOCKS (512 / ROW_LANES + SLAB / ROW_LANES + 2)
 /* Elements below which starting a thread costs more than it saves. */
 #define SMALL_WORK 32768
 
@@ -40,9 +41,6 @@ typedef struct {
     tensor dD; /* (batch, channels) */
     tensor dz, dinitial_history;
 } pole_scan_bwd_args;
-
-/* What one token leaves to the next, most recent first; one or two vectors. */
-typedef vec carry[MAX_ORDER][2];
 
 /* ---- recurrence of one tile ------------------------------------------- */
 
@@ -264,45 +262,128 @@ static void skip_and_gate_adjoint(
         }
 }
 
-/* ---- forward ---------------------------------------------------------- */
+/* ---- division of the work --------------------------------------------- */
+
+/* A block of a job. Blocks of a slab follow each other. */
+typedef struct {
+    block at;
+    int64_t group, slab;           /* the slab counts within its group */
+    int begins_slab, ends_slab;
+    vec (*carried)[2];
+} member;
+
+/* Neighbouring slabs of one element of the batch. A job goes over time once,
+ * tile by tile, for all its blocks: it reads and writes rows of memory that
+ * are long enough for the prefetchers of a CPU. */
+typedef struct {
+    int count;
+    member members[JOB_BLOCKS];
+    vec carried[JOB_BLOCKS * MAX_ORDER][2];
+} job;
+
+/* How jobs are cut: the results do not depend on it. */
+typedef struct {
+    int64_t width, order; /* width: channels of a group */
+    int64_t group_slabs, slabs, job_slabs, jobs;
+} division;
+
+static division divide(
+    int64_t batch, int64_t channels, int64_t groups, int64_t order,
+    int64_t threads)
+{
+    division d = {.width = channels / groups, .order = order};
+    d.group_slabs = (d.width + SLAB - 1) / SLAB;
+    d.slabs = groups * d.group_slabs;
+    /* The last slab of a group may have one block more than a full one. */
+    const int64_t blocks =
+        d.width < SLAB ? block_count(d.width) : SLAB / ROW_LANES + 1;
+    const int64_t share = (batch * d.slabs + threads - 1) / threads;
+    d.job_slabs = int64_min(JOB_BLOCKS / blocks, int64_min(share, d.slabs));
+    d.jobs = batch * ((d.slabs + d.job_slabs - 1) / d.job_slabs);
+    return d;
+}
+
+static void job_begin(job *work, const division *d, int64_t index)
+{
+    const int64_t parts = (d->slabs + d->job_slabs - 1) / d->job_slabs;
+    const int64_t first = index % parts * d->job_slabs;
+    const int64_t last = int64_min(first + d->job_slabs, d->slabs);
+    work->count = 0;
+    for (int64_t slab = first; slab < last; slab++) {
+        const int64_t group = slab / d->group_slabs;
+        const int64_t begin =
+            group * d->width + slab % d->group_slabs * SLAB;
+        const int64_t end = int64_min(begin + SLAB, (group + 1) * d->width);
+        const int64_t blocks = block_count(end - begin);
+        for (int64_t b = 0; b < blocks; b++, work->count++)
+            work->members[work->count] = (member){
+                .at = block_at(index / parts, begin, end, b),
+                .group = group,
+                .slab = slab % d->group_slabs,
+                .begins_slab = b == 0,
+                .ends_slab = b == blocks - 1,
+                .carried = work->carried + work->count * d->order,
+            };
+    }
+}
 
 /* Coefficients of the tokens from `time` on, for the group of a block. */
-static rows q_rows(
-    const tensor *q, const block *at, int64_t time, int64_t group_channels)
+static rows q_rows(const tensor *q, const member *m, int64_t time)
 {
-    return (rows){q->data + at->batch * q->stride[0] + time * q->stride[1] +
-                      at->first / group_channels * q->stride[2],
+    return (rows){q->data + m->at.batch * q->stride[0] +
+                      time * q->stride[1] + m->group * q->stride[2],
                   q->stride[1]};
 }
 
-static void forward_block(const pole_scan_fwd_args *args, const block *at)
+/* ---- forward ---------------------------------------------------------- */
+
+static void forward_gate(
+    const pole_scan_fwd_args *args, const block *at, int64_t start, int count,
+    rows y)
 {
-    real eta_tile[STEPS * ROW_LANES], y_tile[STEPS * ROW_LANES];
     real x_tile[STEPS * ROW_LANES], z_tile[STEPS * ROW_LANES];
     real out_tile[STEPS * ROW_LANES], skip[ROW_LANES];
-    carry history;
-    recur_core *core = recur_cores[at->vectors - 1][core_index(args->order)];
-    carry_load(history, &args->initial_history, at, args->order);
+    gate_rows gate = {.y = y};
     row_load(skip, &args->D, at);
+    if (args->x.data)
+        gate.x = rows_read(&args->x, at, start, count, x_tile);
+    if (args->z.data)
+        gate.z = rows_read(&args->z, at, start, count, z_tile);
+    gate.out = rows_begin(&args->out, at, start, out_tile);
+    skip_and_gate(&gate, skip, count, at->vectors);
+    rows_finish(&args->out, at, start, count, out_tile);
+}
+
+static void forward_tile(
+    const pole_scan_fwd_args *args, const member *m, int64_t start, int count)
+{
+    real eta_tile[STEPS * ROW_LANES], y_tile[STEPS * ROW_LANES];
+    const block *at = &m->at;
+    recurrence tile = {.count = count, .order = (int)args->order};
+    tile.eta = rows_read(&args->eta, at, start, count, eta_tile);
+    tile.q = q_rows(&args->q, m, start);
+    tile.y = rows_begin(&args->y, at, start, y_tile);
+    recur_cores[at->vectors - 1][core_index(args->order)](&tile, m->carried);
+    rows_finish(&args->y, at, start, count, y_tile);
+    if (args->out.data) forward_gate(args, at, start, count, tile.y);
+}
+
+static void forward_job(
+    const pole_scan_fwd_args *args, const division *d, int64_t index)
+{
+    job work;
+    job_begin(&work, d, index);
+    for (int b = 0; b < work.count; b++)
+        carry_load(work.members[b].carried, &args->initial_history,
+                   &work.members[b].at, args->order);
     for (int64_t start = 0; start < args->length; start += STEPS) {
         const int count = (int)int64_min(args->length - start, STEPS);
-        recurrence tile = {.count = count, .order = (int)args->order};
-        tile.eta = rows_read(&args->eta, at, start, count, eta_tile);
-        tile.q = q_rows(&args->q, at, start, args->channels / args->groups);
-        tile.y = rows_begin(&args->y, at, start, y_tile);
-        core(&tile, history);
-        rows_finish(&args->y, at, start, count, y_tile);
-        if (!args->out.data) continue;
-        gate_rows gate = {.y = tile.y};
-        if (args->x.data)
-            gate.x = rows_read(&args->x, at, start, count, x_tile);
-        if (args->z.data)
-            gate.z = rows_read(&args->z, at, start, count, z_tile);
-        gate.out = rows_begin(&args->out, at, start, out_tile);
-        skip_and_gate(&gate, skip, count, at->vectors);
-        rows_finish(&args->out, at, start, count, out_tile);
+        for (int b = 0; b < work.count; b++)
+            forward_tile(args, &work.members[b], start, count);
     }
-    carry_store(&args->final_history, history, at, args->order);
+    for (int b = 0; b < work.count; b++)
+        carry_store(&args->final_history, work.members[b].carried,
+                    &work.members[b].at, args->order);
 }
 
 MMSSM_KERNEL(pole_scan_fwd, pole_scan_fwd_args)
@@ -312,19 +393,14 @@ MMSSM_KERNEL(pole_scan_fwd, pole_scan_fwd_args)
     if (a.reverse)
         for (int i = 0; i < 6; i++)
             *of_time[i] = tensor_reversed(*of_time[i], 1, a.length);
-    const int64_t width = a.channels / a.groups;
-    const int64_t blocks = block_count(width);
-    const int64_t jobs = a.batch * a.groups * blocks;
     const int64_t work = a.batch * a.length * a.channels;
-#pragma omp parallel for schedule(static) num_threads((int)a.threads) \
-    if (a.threads > 1 && work > SMALL_WORK)
-    for (int64_t job = 0; job < jobs; job++) {
-        const int64_t group = job / blocks % a.groups;
-        const block at =
-            block_at(job / blocks / a.groups, group * width,
-                     (group + 1) * width, job % blocks);
-        forward_block(&a, &at);
-    }
+    const int64_t threads = work > SMALL_WORK ? a.threads : 1;
+    const division d =
+        divide(a.batch, a.channels, a.groups, a.order, threads);
+#pragma omp parallel for schedule(static) num_threads((int)threads) \
+    if (threads > 1)
+    for (int64_t index = 0; index < d.jobs; index++)
+        forward_job(&a, &d, index);
     return 0;
 }
 
@@ -353,40 +429,35 @@ static rows gate_backward(
     return (rows){gate->grad_y, at->vectors * VEC_LANES};
 }
 
-typedef struct {
-    carry carried;
-    real skip_grad[ROW_LANES];
-} block_state;
-
 static void backward_tile(
-    const pole_scan_bwd_args *args, const block *at, int64_t start, int count,
-    int accumulate, block_state *state, real *products)
+    const pole_scan_bwd_args *args, const member *m, int64_t start, int count,
+    real *skip_grad, real *products)
 {
     real grad_tile[STEPS * ROW_LANES], grad_y[STEPS * ROW_LANES];
     real y_tile[(MAX_ORDER + STEPS) * ROW_LANES], lam_tile[STEPS * ROW_LANES];
+    const block *at = &m->at;
     adjoint tile = {
         .count = count,
         .order = (int)args->order,
         .channels = at->channels,
-        .accumulate = accumulate,
+        .accumulate = !m->begins_slab,
         .products = products,
     };
     tile.y = rows_read_past(&args->y, &args->initial_history, at, start, count,
                             (int)args->order, y_tile);
     tile.grad = rows_read(&args->grad_out, at, start, count, grad_tile);
-    tile.q = q_rows(&args->q, at, start, args->channels / args->groups);
+    tile.q = q_rows(&args->q, m, start);
     if (args->x.data || args->z.data) {
         gate_adjoint_rows gate = {
             .grad_out = tile.grad,
             .y = tile.y,
             .grad_y = grad_y,
-            .skip_grad = state->skip_grad,
+            .skip_grad = skip_grad,
         };
         tile.grad = gate_backward(args, at, start, count, &gate);
     }
     tile.lam = rows_begin(&args->deta, at, start, lam_tile);
-    adjoin_cores[at->vectors - 1][core_index(args->order)](
-        &tile, state->carried);
+    adjoin_cores[at->vectors - 1][core_index(args->order)](&tile, m->carried);
     rows_finish(&args->deta, at, start, count, lam_tile);
 }
 
@@ -397,42 +468,40 @@ static void products_sum(rows dq, const real *products, int count, int order)
     for (int i = 0; i < count * order; i += VEC_LANES)
         vec_store(sums + i, -lane_sums(products + (int64_t)i * VEC_LANES));
     for (int t = 0; t < count; t++)
-        memcpy(dq.data + t * dq.stride, sums + t * order,
-               sizeof(real) * order);
+        for (int i = 0; i < order; i++)
+            dq.data[t * dq.stride + i] = sums[t * order + i];
 }
 
-/* All tokens of the channels from `begin` to `end`, which share a group. */
-static void backward_slab(
-    const pole_scan_bwd_args *args, int64_t batch, int64_t begin, int64_t end,
-    tensor dq)
+static void backward_job(
+    const pole_scan_bwd_args *args, const division *d, int64_t index)
 {
-    block_state states[SLAB_BLOCKS];
+    job work;
+    real skip_grads[JOB_BLOCKS][ROW_LANES];
     real products[(STEPS * MAX_ORDER + VEC_LANES) * VEC_LANES];
-    const int64_t order = args->order, channels = args->channels;
-    const int64_t blocks = block_count(end - begin);
-    for (int64_t b = 0; b < blocks; b++) {
-        const block at = block_at(batch, begin, end, b);
-        carry_load(states[b].carried, &args->grad_final_history, &at, order);
-        memset(states[b].skip_grad, 0, sizeof states[b].skip_grad);
+    job_begin(&work, d, index);
+    for (int b = 0; b < work.count; b++) {
+        carry_load(work.members[b].carried, &args->grad_final_history,
+                   &work.members[b].at, args->order);
+        memset(skip_grads[b], 0, sizeof skip_grads[b]);
     }
     const int64_t last = (args->length - 1) / STEPS * STEPS;
     for (int64_t start = last; start >= 0; start -= STEPS) {
         const int count = (int)int64_min(args->length - start, STEPS);
-        for (int64_t b = 0; b < blocks; b++) {
-            const block at = block_at(batch, begin, end, b);
-            backward_tile(args, &at, start, count, b > 0, &states[b],
-                          products);
+        for (int b = 0; b < work.count; b++) {
+            const member *m = &work.members[b];
+            backward_tile(args, m, start, count, skip_grads[b], products);
+            if (!m->ends_slab) continue;
+            rows dq = q_rows(&args->dq, m, start);
+            dq.data += m->slab * args->dq_slab;
+            products_sum(dq, products, count, (int)args->order);
         }
-        const block at = block_at(batch, begin, end, 0);
-        products_sum(q_rows(&dq, &at, start, channels / args->groups),
-                     products, count, (int)order);
     }
-    for (int64_t b = 0; b < blocks; b++) {
-        const block at = block_at(batch, begin, end, b);
+    for (int b = 0; b < work.count; b++) {
+        const member *m = &work.members[b];
         if (args->dinitial_history.data)
-            carry_store(&args->dinitial_history, states[b].carried, &at,
-                        order);
-        if (args->dD.data) row_store(&args->dD, states[b].skip_grad, &at);
+            carry_store(&args->dinitial_history, m->carried, &m->at,
+                        args->order);
+        if (args->dD.data) row_store(&args->dD, skip_grads[b], &m->at);
     }
 }
 
@@ -444,19 +513,13 @@ MMSSM_KERNEL(pole_scan_bwd, pole_scan_bwd_args)
     if (a.reverse)
         for (int i = 0; i < 9; i++)
             *of_time[i] = tensor_reversed(*of_time[i], 1, a.length);
-    const int64_t width = a.channels / a.groups;
-    const int64_t slabs = (width + SLAB - 1) / SLAB;
-    const int64_t jobs = a.batch * a.groups * slabs;
     const int64_t work = a.batch * a.length * a.channels;
-#pragma omp parallel for schedule(static) num_threads((int)a.threads) \
-    if (a.threads > 1 && work > SMALL_WORK)
-    for (int64_t job = 0; job < jobs; job++) {
-        const int64_t slab = job % slabs, group = job / slabs % a.groups;
-        const int64_t begin = group * width + slab * SLAB;
-        tensor dq = a.dq;
-        dq.data += slab * a.dq_slab;
-        backward_slab(&a, job / slabs / a.groups, begin,
-                      int64_min(begin + SLAB, (group + 1) * width), dq);
-    }
+    const int64_t threads = work > SMALL_WORK ? a.threads : 1;
+    const division d =
+        divide(a.batch, a.channels, a.groups, a.order, threads);
+#pragma omp parallel for schedule(static) num_threads((int)threads) \
+    if (threads > 1)
+    for (int64_t index = 0; index < d.jobs; index++)
+        backward_job(&a, &d, index);
     return 0;
 }

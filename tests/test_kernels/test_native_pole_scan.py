@@ -89,6 +89,8 @@ CASES = {
     'one token': Case(length=1, channels=20, groups=2, **ALL),
     'order above length': Case(1, 3, 7, 1, 5, **ALL, reverse=True),
     'wide group': Case(1, 70, 300, 1, 2, **ALL),
+    'uneven slabs': Case(1, 34, 1530, 6, 2, history=True),
+    'many small groups': Case(1, 34, 390, 130, 2, **ALL),
     'padding in each group': Case(2, 33, 30, 3, 1, skip=True, gate=True),
     'order 3': Case(1, 40, 64, 2, 3, history=True),
     'order 8': Case(1, 40, 66, 2, 8, **ALL),
@@ -180,7 +182,7 @@ def test_half(name: str, dtype: torch.dtype) -> None:
     check(actual, gradients, dtype, True)
 
 
-@pytest.mark.parametrize('channels', (300, 320))
+@pytest.mark.parametrize('channels', (300, 320, 1030))
 def test_threads_do_not_matter(channels: int) -> None:
     """Equal bits with one and two threads."""
     case = Case(2, 64, channels, 2, 5, **ALL)
