@@ -182,6 +182,58 @@ static inline vec vec_exp(vec x)
     return p * (vec)(((ivec)rounded << mantissa) + (bias << mantissa));
 }
 
+/* 2^x for decays: less work than vec_exp; denormal results become 0.
+ *
+ * The integer below x goes to the exponent, the rest f, from 0 to 1, to a
+ * polynomial 2^f that is 1 for f = 0. */
+static inline vec vec_exp2(vec x)
+{
+#if MMSSM_DOUBLE
+    const real lowest = -1022;
+    static const real coefs[] = {
+        6.2634661422960210149e-10, 6.559529322770528367e-9,
+        1.0253212435721934234e-7, 1.3208367288951140366e-6,
+        1.5253175055562795993e-5, 1.5403512309628660399e-4,
+        1.3333558629566755226e-3, 9.6181290995507955717e-3,
+        5.5504108665602253297e-2, 2.4022650695906330204e-1,
+        6.9314718055994592842e-1, 1.0,
+    };
+#else
+    const real lowest = -126;
+    static const real coefs[] = {
+        2.1612915944102780e-4f, 1.2467846173865844e-3f,
+        9.6754515935860426e-3f, 5.5485280607947349e-2f,
+        2.4022930555352396e-1f, 6.9314704444339827e-1f, 1.0f,
+    };
+#endif
+    const int count = sizeof coefs / sizeof coefs[0];
+    vec p = vec_set(coefs[0]);
+#if defined(__AVX512DQ__) && MMSSM_DOUBLE
+    const vec f = (vec)_mm512_reduce_pd((__m512d)x, _MM_FROUND_FLOOR);
+    for (int i = 1; i < count; i++) p = p * f + coefs[i];
+    return (vec)_mm512_maskz_scalef_pd(
+        _mm512_cmp_pd_mask((__m512d)x, (__m512d)vec_set(lowest), _CMP_NLT_UQ),
+        (__m512d)p, (__m512d)x);
+#elif defined(__AVX512DQ__)
+    const vec f = (vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_FLOOR);
+    for (int i = 1; i < count; i++) p = p * f + coefs[i];
+    return (vec)_mm512_maskz_scalef_ps(
+        _mm512_cmp_ps_mask((__m512)x, (__m512)vec_set(lowest), _CMP_NLT_UQ),
+        (__m512)p, (__m512)x);
+#else
+    /* As in vec_exp: the exponent is one less and the polynomial twice 2^f,
+     * so that the factor is a number, or 0 at the underflow. */
+    const real magic = MMSSM_DOUBLE ? 6755399441055744.0 : 12582912.0;
+    const int mantissa = MMSSM_DOUBLE ? 52 : 23;
+    const integer bias = MMSSM_DOUBLE ? 1022 : 126;
+    x = vec_at_least(vec_at_most(x, 2 - lowest), lowest);
+    const vec rounded = (x - (real)0.5) + magic;
+    const vec f = x - (rounded - magic);
+    for (int i = 1; i < count; i++) p = p * f + coefs[i];
+    return (p + p) * (vec)(((ivec)rounded << mantissa) + (bias << mantissa));
+#endif
+}
+
 /* log(1 + y) for 0 <= y <= 1: 2 artanh(s) with s = y / (2 + y). */
 static inline vec vec_log1p_unit(vec y)
 {

@@ -175,6 +175,12 @@ static inline real *take(real **memory, int64_t count)
     return taken;
 }
 
+/* Rates of powers of 2, which are cheaper than those of e. */
+static inline vec binary_rate(const real *rate)
+{
+    return vec_load(rate) * (real)1.44269504088896340736;
+}
+
 /* ---- token-wise parts ------------------------------------------------- */
 
 /* softplus as defined: beyond 20 it is the identity. */

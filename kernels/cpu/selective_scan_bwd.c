@@ -89,11 +89,11 @@ static inline void recompute_state(
     real *restrict decay = s->decay, *restrict before = s->before;
     real *restrict y = s->y, *restrict product = s->product;
     for (int v = 0; v < LANES; v += VEC_LANES) {
-        vec a = vec_load(rate + v);
+        vec a = binary_rate(rate + v);
         vec h = vec_load(start + v);
         for (int t = 0; t < steps; t++) {
             int i = t * LANES + v;
-            vec e = vec_exp(vec_load(dt + i) * a);
+            vec e = vec_exp2(vec_load(dt + i) * a);
             vec_store(decay + i, e);
             vec_store(before + i, h);
             h = e * h + vec_load(input + i) * B[t];

@@ -16,11 +16,11 @@ static void scan_state(
     const real *restrict B, const real *restrict C, int steps)
 {
     for (int v = 0; v < LANES; v += VEC_LANES) {
-        vec a = vec_load(rate + v);
+        vec a = binary_rate(rate + v);
         vec h = vec_load(carry + v);
         for (int t = 0; t < steps; t++) {
             int i = t * LANES + v;
-            h = vec_exp(vec_load(dt + i) * a) * h +
+            h = vec_exp2(vec_load(dt + i) * a) * h +
                 vec_load(input + i) * B[t];
             vec_store(y + i, vec_load(y + i) + h * C[t]);
         }

@@ -1,5 +1,6 @@
 """The selective scan in C against the definition, on every instruction set."""
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -297,6 +298,29 @@ def test_divergence_shows(dtype: torch.dtype, isa: str) -> None:
     for actual, reference in ((y, wanted), (last, last_wanted)):
         assert torch.equal(actual.isnan(), reference.isnan())
         assert torch.equal(actual.isinf(), reference.isinf())
+
+
+@EACH_SET
+@EACH_DTYPE
+def test_decay_over_the_whole_range(dtype: torch.dtype, isa: str) -> None:
+    """Decays are exp(dt A): 1 for a step of 0, then 0 and infinity."""
+    info = torch.finfo(dtype)
+    ends = [0.0, -float('inf'), float('inf'), float('nan'), -1e5, 1e5]
+    low, high = math.log(info.tiny) + 1, math.log(info.max) - 1e-3
+    spread = torch.linspace(low, high, 1018, dtype=dtype)
+    exponents = torch.cat([torch.tensor(ends, dtype=dtype), spread])
+    u = torch.zeros(1, 1024, 1, dtype=dtype)
+    zero = torch.zeros(1, 1, 1, 1, dtype=dtype)
+    one = torch.ones_like(u)
+    inputs = [u, one, exponents[:, None], zero, zero, None, None, None, one]
+    last = Case(1, 1, 1024, 1).forward(inputs, isa)[1].flatten()
+    assert last[:3].tolist() == [1.0, 0.0, float('inf')]
+    assert last[3].isnan()
+    assert last[4:6].tolist() == [0.0, float('inf')]
+    wanted = exponents[6:].double().exp()
+    # An exponent x is rounded to a relative eps / 2, twice.
+    bound = info.eps * (2 + spread.double().abs())
+    assert ((last[6:] / wanted - 1).abs() <= bound).all()
 
 
 @EACH_SET
