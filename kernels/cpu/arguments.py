@@ -7,9 +7,15 @@ from torch import Tensor
 
 
 class TensorArgument(ctypes.Structure):
-    """Mirror of ``tensor`` in common.h: first element and strides."""
+    """Mirror of ``tensor`` in common.h: first element and strides.
 
-    _fields_ = [('data', ctypes.c_void_p), ('stride', ctypes.c_int64 * 4)]
+    The strides are an array there; single fields are filled in half the time.
+    """
+
+    _fields_ = [
+        ('data', ctypes.c_void_p),
+        *((f'stride_{axis}', ctypes.c_int64) for axis in range(4)),
+    ]
 
 
 _ABSENT = TensorArgument()
@@ -27,12 +33,15 @@ def tensor_argument(tensor: Tensor | None) -> TensorArgument:
     """
     if tensor is None:
         return _ABSENT
-    return TensorArgument(tensor.data_ptr(), tensor.stride())
+    return TensorArgument(tensor.data_ptr(), *tensor.stride())
 
 
 def in_dtype(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Cast a tensor, if it is there, in its memory layout."""
-    return None if tensor is None else tensor.to(dtype)
+    # Asked first: `to` costs as much as the rest of a small call.
+    if tensor is None or tensor.dtype == dtype:
+        return tensor
+    return tensor.to(dtype)
 
 
 def added_up(parts: Tensor, like: Tensor) -> Tensor:
@@ -45,4 +54,6 @@ def added_up(parts: Tensor, like: Tensor) -> Tensor:
     Returns:
         Tensor: The sum.
     """
+    if len(parts) == 1 and like.is_contiguous():
+        return in_dtype(parts[0], like.dtype)
     return torch.empty_like(like).copy_(parts.sum(0))

@@ -84,7 +84,7 @@ def causal_conv1d_fwd(
             *map(tensor_argument, (*inputs, y)),
         )
     )
-    return y.to(x.dtype)
+    return in_dtype(y, x.dtype)
 
 
 def causal_conv1d_bwd(
@@ -121,7 +121,7 @@ def causal_conv1d_bwd(
     batch, dim, _ = x.shape
     # Casts live in this list until the kernel has returned.
     inputs = [
-        grad_y.to(dtype),
+        in_dtype(grad_y, dtype),
         *_inputs(dtype, x, weight, bias, initial_states),
     ]
     dx = torch.empty_like(x, dtype=dtype)
@@ -140,10 +140,10 @@ def causal_conv1d_bwd(
         )
     )
     return (
-        dx.to(x.dtype),
+        in_dtype(dx, x.dtype),
         added_up(dweight, weight),
         None if bias is None else added_up(dbias, bias),
-        None if dinitial is None else dinitial.to(initial_states.dtype),
+        None if dinitial is None else in_dtype(dinitial, initial_states.dtype),
     )
 
 
@@ -163,8 +163,8 @@ def _inputs(
     if initial_states is not None and weight.shape[1] == 1:
         initial_states = None
     return [
-        x.to(dtype),
-        weight.to(dtype).contiguous(),
+        in_dtype(x, dtype),
+        in_dtype(weight, dtype).contiguous(),
         in_dtype(bias, dtype),
         in_dtype(initial_states, dtype),
     ]

@@ -99,7 +99,7 @@ def pole_scan_fwd(
         )
     )
     if out is not None:
-        return out.to(eta.dtype), final_history, y
+        return in_dtype(out, eta.dtype), final_history, y
     if eta.dtype != dtype:
         return y.to(eta.dtype), final_history, y
     return y, final_history, y.new_empty(0)
@@ -168,14 +168,14 @@ def pole_scan_bwd(
         )
     )
     return (
-        deta.to(eta_dtype),
-        dq[0].to(q.dtype) if slabs == 1 else added_up(dq, q),
-        None if x is None else dx.to(x.dtype),
+        in_dtype(deta, eta_dtype),
+        added_up(dq, q),
+        None if x is None else in_dtype(dx, x.dtype),
         None if D is None else added_up(dD, D),
-        None if z is None else dz.to(z.dtype),
+        None if z is None else in_dtype(dz, z.dtype),
         None
         if initial_history is None
-        else dinitial_history.to(initial_history.dtype),
+        else in_dtype(dinitial_history, initial_history.dtype),
     )
 
 

@@ -144,7 +144,7 @@ def selective_scan_fwd(
             *map(tensor_argument, (initial_state, y, state)),
         )
     )
-    return y.to(u.dtype), state, checkpoints
+    return in_dtype(y, u.dtype), state, checkpoints
 
 
 def selective_scan_bwd(
@@ -191,14 +191,15 @@ def selective_scan_bwd(
     tensors = [
         in_dtype(t, dtype) for t in (u, delta, z, A, B, C, D, delta_bias)
     ]
-    grad_y, grad_last_state = grad_y.to(dtype), grad_last_state.to(dtype)
+    grad_y = in_dtype(grad_y, dtype)
+    grad_last_state = in_dtype(grad_last_state, dtype)
     du, ddelta = (torch.empty_like(t, dtype=dtype) for t in (u, delta))
     dz = None if z is None else torch.empty_like(z, dtype=dtype)
     # Partial sums: by batch element, and by work item of a group.
     dA, dinitial_state = (
         u.new_empty((batch, *A.shape), dtype=dtype) for _ in range(2)
     )
-    dB, dC = u.new_empty((2, items, *B.shape), dtype=dtype)
+    dB, dC = (u.new_empty((items, *B.shape), dtype=dtype) for _ in range(2))
     dD, ddelta_bias = (
         None if t is None else u.new_empty((batch, dim), dtype=dtype)
         for t in (D, delta_bias)
@@ -227,13 +228,13 @@ def selective_scan_bwd(
         )
     )
     return (
-        du.to(u.dtype),
-        ddelta.to(delta.dtype),
+        in_dtype(du, u.dtype),
+        in_dtype(ddelta, delta.dtype),
         added_up(dA, A),
         added_up(dB, B),
         added_up(dC, C),
         None if D is None else added_up(dD, D),
-        None if z is None else dz.to(z.dtype),
+        None if z is None else in_dtype(dz, z.dtype),
         None if delta_bias is None else added_up(ddelta_bias, delta_bias),
         dinitial_state,
     )

@@ -79,7 +79,7 @@ def ssd_step_fwd(
             *map(tensor_argument, (*inputs, y, new_state)),
         )
     )
-    return y.to(x.dtype), new_state
+    return in_dtype(y, x.dtype), new_state
 
 
 def _dense_rows(tensor: Tensor, dtype: torch.dtype) -> Tensor:
