@@ -145,7 +145,9 @@ def test_double_backward_is_refused(make_ssd):
     inputs = make_ssd(CHUNK)
     inputs['dt'].requires_grad_()
     (grad,) = torch.autograd.grad(
-        scan()(**inputs)[0].square().sum(), inputs['dt'], create_graph=True
+        scan('torch')(**inputs)[0].square().sum(),
+        inputs['dt'],
+        create_graph=True,
     )
     with pytest.raises(RuntimeError, match='once_differentiable'):
         grad.sum().backward()

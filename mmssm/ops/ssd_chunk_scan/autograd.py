@@ -6,7 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmssm.ops.custom_op import forbid_second_derivative, present, wanted
+from mmssm.ops.custom_op import (
+    forbid_second_derivative,
+    like_inputs,
+    or_zeros,
+    wanted,
+)
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import working_dtype
 from mmssm.ops.ssd_chunk_scan.chunks import num_chunks
@@ -121,7 +126,8 @@ def ssd_chunk_scan_backward_op(
         chunk_size,
         dt_softplus,
     )
-    return tuple(present(gradient, grad_y) for gradient in gradients)
+    inputs = (x, dt, A, B, C, D, z, dt_bias, initial_states)
+    return like_inputs(gradients, inputs, grad_y)
 
 
 @ssd_chunk_scan_backward_op.register_fake
@@ -168,14 +174,12 @@ def _backward(
     # Read once: recomputed activations are given out once.
     saved = ctx.saved_tensors
     x, B = saved[0], saved[3]
-    if grad_y is None:
-        grad_y = torch.zeros_like(x)
     if grad_final_states is None:
         shape = (x.shape[0], *x.shape[2:], B.shape[-1])
         dtype = working_dtype(x.dtype)
         grad_final_states = x.new_zeros(shape, dtype=dtype)
     gradients = ssd_chunk_scan_backward_op(
-        grad_y,
+        or_zeros(grad_y, x),
         grad_final_states,
         *saved,
         ctx.chunk_size,

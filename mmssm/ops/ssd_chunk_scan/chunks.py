@@ -7,7 +7,8 @@ def kernel_chunk_size(chunk_size: int) -> int:
     """Frames per chunk that the kernels use when ``chunk_size`` is asked for.
 
     Matrix products on a GPU need at least 16 rows and a power of two, and
-    beyond 64 rows the tiles of a chunk no longer fit into registers. The
+    beyond 64 rows the tiles of a chunk no longer fit into registers; on a CPU
+    they would leave the cache, and more is computed inside a chunk. The
     result of the recurrence does not depend on it beyond rounding.
 
     Args:

@@ -26,7 +26,7 @@ from mmssm.ops.ssd_chunk_scan.vectorized import (
     ssd_step_torch,
 )
 
-_AVAILABLE = ('reference', 'torch', 'triton')
+_AVAILABLE = ('reference', 'torch', 'native', 'triton')
 _STEP_AVAILABLE = ('reference', 'torch', 'native', 'triton')
 _INTEGERS = (
     torch.uint8,
@@ -94,8 +94,8 @@ def ssd_chunk_scan(
             ``dt_bias``). Default: False.
         return_final_states (bool): Whether the state after the last frame is
             returned too. Default: False.
-        backend (str, optional): ``'reference'``, ``'torch'`` or
-            ``'triton'``; None picks by device.
+        backend (str, optional): ``'reference'``, ``'torch'``, ``'native'``
+            or ``'triton'``; None picks by device.
 
     Returns:
         Tensor or tuple[Tensor, Tensor]: Output like ``x``, in its dtype; with
@@ -151,7 +151,7 @@ def ssd_chunk_scan(
     with autocast_off(x):
         if length == 0 or batch == 0:
             y, state = _nothing_to_scan(x, B, initial_states)
-        elif backend == 'triton' or (
+        elif backend in ('native', 'triton') or (
             # A traced loop over chunks would fix the length.
             backend == 'torch' and torch.compiler.is_compiling()
         ):

@@ -22,7 +22,7 @@ BACKENDS = {
     'modal_scan': ('torch',),
     'modal_scan_step': ('torch',),
     'causal_conv1d': ('torch', 'native', 'triton'),
-    'ssd_chunk_scan': ('torch', 'triton'),
+    'ssd_chunk_scan': ('torch', 'native', 'triton'),
     'ssd_step': ('torch', 'triton'),
     'cayley_rotate': ('torch', 'triton'),
     'rms_norm_gated': ('torch', 'triton'),
