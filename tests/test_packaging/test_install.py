@@ -219,7 +219,14 @@ def test_configs_and_tools_are_installed(
         "    print(load_config(f'mmssm::{name}').model.type)\n"
     )
     output = _run(installed, '-c', code, cwd=tmp_path)
-    assert output.split() == ['PhaseRecognizer'] * len(names)
+    kinds = dict(zip(names, output.split(), strict=True))
+    assert set(kinds.values()) == {
+        'PhaseRecognizer',
+        'FeatureDistiller',
+        'ImageClassifier',
+        'mmssm.FeatureDistiller',
+    }
+    assert kinds['vim/vim-tiny_digits.py'] == 'ImageClassifier'
     output = _run(
         installed,
         mim / 'tools/misc/print_config.py',
