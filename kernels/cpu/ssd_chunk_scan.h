@@ -43,7 +43,9 @@ typedef struct {
     tensor D;            /* (heads,), the second stride being 0, or
                             (heads, headdim) */
     index_tensor seq_idx; /* (batch, length) */
-    tensor chunk_states; /* (batch, chunks, heads * headdim, state) */
+    tensor initial_states; /* (batch, heads, headdim, state) */
+    tensor chunk_states; /* those before every chunk but the first one,
+                            (batch, chunks - 1, heads * headdim, state) */
 } scan_inputs;
 
 /* Heads [head, end) of one group and batch element. */
@@ -154,6 +156,26 @@ static inline int64_t chunk_rows(const scan_inputs *in)
 
 /* ---- packing ---------------------------------------------------------- */
 
+/* Copy whole vectors of a dense row; returns how many numbers that were. Two at
+ * a time: of a loop over single ones gcc makes a call of memmove, which for a
+ * short row takes longer than the copy. */
+static inline int64_t row_copy(
+    real *restrict target, const real *restrict row, int64_t columns)
+{
+    int64_t j = 0;
+    for (; j + 2 * VEC_LANES <= columns; j += 2 * VEC_LANES) {
+        const vec first = vec_load(row + j);
+        const vec second = vec_load(row + j + VEC_LANES);
+        vec_store(target + j, first);
+        vec_store(target + j + VEC_LANES, second);
+    }
+    if (j + VEC_LANES <= columns) {
+        vec_store(target + j, vec_load(row + j));
+        j += VEC_LANES;
+    }
+    return j;
+}
+
 /* Pack a matrix into a tile, whose rows are `padded(columns)` long; of those
  * rows, `tile_rows` are written. */
 static inline void rows_load(
@@ -166,8 +188,10 @@ static inline void rows_load(
         real *target = tile + i * pitch;
         int64_t j = 0;
         if (column_stride == 1)
+            j = row_copy(target, row, columns);
+        else if (column_stride == 0)
             for (; j + VEC_LANES <= columns; j += VEC_LANES)
-                vec_store(target + j, vec_load(row + j));
+                vec_store(target + j, vec_set(*row));
         for (; j < columns; j++) target[j] = row[j * column_stride];
         for (; j < pitch; j++) target[j] = 0;
     }
@@ -184,10 +208,7 @@ static inline void rows_store(
     for (int64_t i = 0; i < rows; i++) {
         const real *row = tile + i * pitch;
         real *target = dst + i * row_stride;
-        int64_t j = 0;
-        if (column_stride == 1)
-            for (; j + VEC_LANES <= columns; j += VEC_LANES)
-                vec_store(target + j, vec_load(row + j));
+        int64_t j = column_stride == 1 ? row_copy(target, row, columns) : 0;
         for (; j < columns; j++) target[j * column_stride] = row[j];
     }
 }
@@ -240,11 +261,18 @@ static inline void state_store(
                    t->stride[2], t->stride[3], tile, in->headdim, in->state);
 }
 
+/* Whether the state before a chunk can be anything but zero. */
+static inline int has_state(const scan_inputs *in, chunk_range at)
+{
+    return at.index > 0 || in->initial_states.data;
+}
+
 /* The states before a chunk, as a tensor (batch, heads, headdim, state). */
 static inline tensor states_before(const scan_inputs *in, chunk_range at)
 {
     const tensor *t = &in->chunk_states;
-    return (tensor){t->data + at.index * t->stride[1],
+    if (at.index == 0) return in->initial_states;
+    return (tensor){t->data + (at.index - 1) * t->stride[1],
                     {t->stride[0], in->headdim * t->stride[2], t->stride[2],
                      t->stride[3]}};
 }

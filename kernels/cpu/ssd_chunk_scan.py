@@ -12,7 +12,7 @@ from mmssm.kernels.cpu.arguments import (
 )
 from mmssm.kernels.cpu.library import function
 from mmssm.ops.precision import working_dtype
-from mmssm.ops.ssd_chunk_scan.chunks import kernel_chunk_size, num_chunks
+from mmssm.ops.ssd_chunk_scan.chunks import kept_numbers, kernel_chunk_size
 
 # Heads of a group that a thread takes at once: they share what is made of B
 # and C, and add up what they give to dB and dC. It does not follow the number
@@ -30,7 +30,8 @@ class ScanInputs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ('dt_softplus', 'threads')),
         *((name, TensorArgument) for name in ('x', 'z', 'dt', 'A')),
         *((name, TensorArgument) for name in ('dt_bias', 'B', 'C', 'D')),
-        *((name, TensorArgument) for name in ('seq_idx', 'chunk_states')),
+        *((name, TensorArgument) for name in ('seq_idx', 'initial_states')),
+        ('chunk_states', TensorArgument),
     ]
 
 
@@ -39,7 +40,6 @@ class ForwardArguments(ctypes.Structure):
 
     _fields_ = [
         ('inputs', ScanInputs),
-        ('initial_states', TensorArgument),
         ('y', TensorArgument),
         ('final_states', TensorArgument),
     ]
@@ -96,24 +96,25 @@ def ssd_chunk_scan_fwd(
 
     Returns:
         tuple[Tensor, Tensor, Tensor]: Output in the dtype and layout of
-        ``x``; final state, and the state before every chunk
-        ``(batch, chunks, heads, headdim, state)``, in the working dtype.
+        ``x``; final state, and what `kept_numbers` says of the states before
+        the chunks, in the working dtype.
     """
     dtype = working_dtype(x.dtype)
     batch, length, heads, headdim = x.shape
-    y = torch.empty_like(x, dtype=dtype)
     shape = (batch, heads, headdim, B.shape[-1])
+    y = torch.empty_like(x, dtype=dtype)
     final_states = x.new_empty(shape, dtype=dtype)
-    shape = (batch, num_chunks(length, chunk_size), *shape[1:])
-    chunk_states = x.new_empty(shape, dtype=dtype)
+    kept = kept_numbers(length, chunk_size, final_states.numel())
+    chunk_states = x.new_empty(kept, dtype=dtype)
+    chunk_states[-2:] = 0
     # Casts live in these until the kernel has returned.
-    tensors = _prepared((x, z, dt, A, dt_bias, B, C, D), seq_idx, dtype)
-    initial_states = in_dtype(initial_states, dtype)
+    inputs = x, z, dt, A, dt_bias, B, C, D
+    tensors = _prepared(inputs, seq_idx, initial_states, dtype)
     kernel = function('ssd_chunk_scan_fwd', dtype, ForwardArguments, isa)
     kernel(
         ForwardArguments(
             _inputs(tensors, chunk_states, chunk_size, dt_softplus),
-            *map(tensor_argument, (initial_states, y, final_states)),
+            *map(tensor_argument, (y, final_states)),
         )
     )
     return y.to(x.dtype), final_states, chunk_states
@@ -163,7 +164,8 @@ def ssd_chunk_scan_bwd(
     """
     dtype = working_dtype(x.dtype)
     batch, heads, headdim = x.shape[0], *x.shape[2:]
-    tensors = _prepared((x, z, dt, A, dt_bias, B, C, D), seq_idx, dtype)
+    inputs = x, z, dt, A, dt_bias, B, C, D
+    tensors = _prepared(inputs, seq_idx, initial_states, dtype)
     grad_y, grad_final_states = grad_y.to(dtype), grad_final_states.to(dtype)
     dx, dz, ddt, dinitial_states = (
         None if t is None else torch.empty_like(t, dtype=dtype)
@@ -215,11 +217,13 @@ def ssd_chunk_scan_bwd(
 def _prepared(
     tensors: tuple[Tensor | None, ...],
     seq_idx: Tensor | None,
+    initial_states: Tensor | None,
     dtype: torch.dtype,
 ) -> list[Tensor | None]:
     """Cast the inputs, in the order in which the kernels take them."""
     inputs = [in_dtype(tensor, dtype) for tensor in tensors]
-    return [*inputs, in_dtype(seq_idx, torch.int32)]
+    seq_idx = in_dtype(seq_idx, torch.int32)
+    return [*inputs, seq_idx, in_dtype(initial_states, dtype)]
 
 
 def _inputs(
@@ -229,17 +233,24 @@ def _inputs(
     dt_softplus: bool,
 ) -> ScanInputs:
     x, B = tensors[0], tensors[5]
+    groups, state = B.shape[2:]
     return ScanInputs(
-        *x.shape,
-        B.shape[-1],
-        B.shape[2],
+        *(*x.shape, state, groups),
         kernel_chunk_size(chunk_size),
-        ITEM_HEADS,
+        min(ITEM_HEADS, x.shape[2] // groups),
         dt_softplus,
         torch.get_num_threads(),
         *map(tensor_argument, tensors),
-        tensor_argument(chunk_states.flatten(2, 3)),
+        tensor_argument(_by_chunk(chunk_states, x, state)),
     )
+
+
+def _by_chunk(chunk_states: Tensor, x: Tensor, state: int) -> Tensor:
+    """View what is kept as (batch, chunks - 1, heads * headdim, state)."""
+    batch, _, heads, headdim = x.shape
+    states = chunk_states[:-2]
+    chunks = states.numel() // max(1, batch * heads * headdim * state)
+    return states.view(batch, chunks, heads * headdim, state)
 
 
 def _added_up(

@@ -113,6 +113,7 @@ typedef struct {
     int64_t head, local; /* its number, and that within the item */
     chunk_range at;
     int64_t rows, channels, states; /* of padded tiles */
+    int has_state;
     real A;
 } head_range;
 
@@ -133,14 +134,16 @@ static void mixing_fill(backward_scratch *s, const head_range *h)
 static void output_recompute(
     backward_scratch *s, const scan_inputs *in, const head_range *h)
 {
-    tile_transpose(s->state_turned, s->before, h->channels, h->states);
-    product_compute(&(product){
-        .rows = h->at.steps, .columns = h->channels, .depth = in->state,
-        .a = s->C, .a_row = h->states, .a_depth = 1,
-        .b = s->state_turned, .b_pitch = h->channels,
-        .out = s->y, .out_pitch = h->channels,
-        .factor = s->frames.from_start,
-    });
+    if (h->has_state) {
+        tile_transpose(s->state_turned, s->before, h->channels, h->states);
+        product_compute(&(product){
+            .rows = h->at.steps, .columns = h->channels, .depth = in->state,
+            .a = s->C, .a_row = h->states, .a_depth = 1,
+            .b = s->state_turned, .b_pitch = h->channels,
+            .out = s->y, .out_pitch = h->channels,
+            .factor = s->frames.from_start,
+        });
+    }
     /* Where the gradient of x will be, dt x waits. */
     tile_scale_rows(s->dx, s->x, s->frames.dt, h->at.steps, h->channels);
     product_compute(&(product){
@@ -149,7 +152,7 @@ static void output_recompute(
         .a = s->mixing, .a_row = h->rows, .a_depth = 1,
         .b = s->dx, .b_pitch = h->channels,
         .out = s->y, .out_pitch = h->channels,
-        .add = 1,
+        .add = h->has_state,
     });
     for (int64_t i = 0; i < h->at.steps; i++)
         for (int64_t p = 0; p < h->channels; p += VEC_LANES) {
@@ -377,8 +380,10 @@ static void backward_head(
 {
     const scan_inputs *in = &args->in;
     real *grad_state = s->grad_states + h->local * h->channels * h->states;
-    const tensor before = states_before(in, h->at);
-    state_load(s->before, in, &before, h->item, h->head);
+    if (h->has_state) {
+        const tensor before = states_before(in, h->at);
+        state_load(s->before, in, &before, h->item, h->head);
+    }
     frames_load(s->x, &in->x, h->item, h->head, h->at, in->headdim);
     frames_load(s->grad_y, &args->grad_y, h->item, h->head, h->at,
                 in->headdim);
@@ -391,9 +396,13 @@ static void backward_head(
     if (in->z.data) gate_backward(args, s, h);
     if (in->D.data) skip_backward(s, h);
     scores_backward(s, in, h);
-    reading_backward(s, in, h);
     input_backward(s, in, grad_state, h);
-    const real of_total = state_backward(s, in, grad_state, h);
+    real of_total = 0;
+    memset(s->read, 0, sizeof(real) * (size_t)h->rows);
+    if (h->has_state) {
+        reading_backward(s, in, h);
+        of_total = state_backward(s, in, grad_state, h);
+    }
     input_store(args, s, h);
     steps_backward(args, s, h, of_total);
 }
@@ -438,6 +447,7 @@ static void backward_chunk(
         .rows = padded(at.steps),
         .channels = padded(in->headdim),
         .states = padded(in->state),
+        .has_state = has_state(in, at),
     };
     frames_load(s->B, &in->B, item, item.group, at, in->state);
     frames_load(s->C, &in->C, item, item.group, at, in->state);

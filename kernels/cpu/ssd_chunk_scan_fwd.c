@@ -4,9 +4,8 @@
 
 typedef struct {
     scan_inputs in;
-    tensor initial_states; /* (batch, heads, headdim, state) */
-    tensor y;              /* (batch, length, heads, headdim) */
-    tensor final_states;   /* (batch, heads, headdim, state) */
+    tensor y;            /* (batch, length, heads, headdim) */
+    tensor final_states; /* (batch, heads, headdim, state) */
 } forward_arguments;
 
 typedef struct {
@@ -69,13 +68,14 @@ static void mixing_fill(forward_scratch *s, int64_t steps)
         }
 }
 
-/* y, without skip and gate; the state is the one before the chunk. */
+/* y, without skip and gate; the state before the chunk is added if it is not
+ * zero. */
 static void output_fill(
     forward_scratch *s, const scan_inputs *in, const real *state,
-    int64_t steps, int has_state)
+    int64_t steps, int add)
 {
     const int64_t channels = padded(in->headdim), states = padded(in->state);
-    if (has_state) {
+    if (add) {
         tile_transpose(s->state_turned, state, channels, states);
         product_compute(&(product){
             .rows = steps, .columns = channels, .depth = in->state,
@@ -91,21 +91,21 @@ static void output_fill(
         .a = s->mixing, .a_row = padded(steps), .a_depth = 1,
         .b = s->x, .b_pitch = channels,
         .out = s->y, .out_pitch = channels,
-        .add = has_state,
+        .add = add,
     });
 }
 
 /* Let the state pass the chunk. */
 static void state_advance(
     forward_scratch *s, const scan_inputs *in, real *state, int64_t steps,
-    int has_state)
+    int add)
 {
     const int64_t channels = padded(in->headdim), states = padded(in->state);
     for (int64_t i = 0; i < padded(steps); i += VEC_LANES)
         vec_store(s->weight + i, vec_load(s->frames.to_end + i) *
                                      vec_load(s->frames.dt + i));
     tile_scale_rows(s->B_weighted, s->B, s->weight, steps, states);
-    if (has_state)
+    if (add)
         state_decay(state, s->frames.total, s->sequences.changes,
                     channels * states);
     product_compute(&(product){
@@ -113,7 +113,7 @@ static void state_advance(
         .a = s->x, .a_row = 1, .a_depth = channels,
         .b = s->B_weighted, .b_pitch = states,
         .out = state, .out_pitch = states,
-        .add = has_state,
+        .add = add,
     });
 }
 
@@ -145,18 +145,20 @@ static void forward_head(
     const scan_inputs *in = &args->in;
     const int64_t size = padded(in->headdim) * padded(in->state);
     real *state = s->states + (head - item.head) * size;
-    const tensor before = states_before(in, at);
-    const int has_state = at.index > 0 || args->initial_states.data;
-    state_store(in, &before, state, item, head);
+    const int add = has_state(in, at);
+    if (at.index > 0) {
+        const tensor before = states_before(in, at);
+        state_store(in, &before, state, item, head);
+    }
     frames_load(s->x, &in->x, item, head, at, in->headdim);
     raw_steps_load(s->frames.dt, in, item, head, at);
     frames_prepare(&s->frames, &s->sequences,
                    in->A.data[head * in->A.stride[0]], in->dt_softplus,
                    at.steps);
     mixing_fill(s, at.steps);
-    output_fill(s, in, state, at.steps, has_state);
+    output_fill(s, in, state, at.steps, add);
     output_store(args, s, item, head, at);
-    state_advance(s, in, state, at.steps, has_state);
+    state_advance(s, in, state, at.steps, add);
 }
 
 static void forward_chunk(
@@ -187,7 +189,7 @@ static void forward_item(
     const int64_t size = padded(in->headdim) * padded(in->state);
     for (int64_t head = item.head; head < item.end; head++)
         state_load(s->states + (head - item.head) * size, in,
-                   &args->initial_states, item, head);
+                   &in->initial_states, item, head);
     for (int64_t chunk = 0; chunk < num_chunks(in); chunk++)
         forward_chunk(args, s, item, chunk_at(in, chunk));
     for (int64_t head = item.head; head < item.end; head++)

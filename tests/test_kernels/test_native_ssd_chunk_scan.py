@@ -170,26 +170,25 @@ def test_outputs_and_gradients(
 
 @EACH_CASE
 def test_states_before_chunks(case: Case) -> None:
-    """Each one is the final state of the chunks before it."""
+    """Each one is the final state of the chunks before it.
+
+    That before the first chunk is not kept.
+    """
     if case.packed:
         pytest.skip('a part of a packed row has other numbers')
     inputs = in_dtype(case.inputs(), torch.float32)
-    _, last, states = case.forward(inputs)
+    _, last, kept = case.forward(inputs)
     size = min(64, max(16, case.chunk_size))
     chunks = -(-case.length // size)
-    assert states.shape == (case.batch, chunks, *last.shape[1:])
-    for chunk in range(chunks):
-        state = inputs[-1]
-        if chunk:
-            frames = slice(0, chunk * size)
-            cut = [
-                t[:, frames] if t is not None and i in (0, 1, 3, 4, 6) else t
-                for i, t in enumerate(inputs)
-            ]
-            _, state, _ = case.forward(cut)
-        elif state is None:
-            state = torch.zeros_like(last)
-        assert torch.equal(states[:, chunk], state)
+    states = kept[:-2].view(case.batch, chunks - 1, *last.shape[1:])
+    for chunk in range(1, chunks):
+        frames = slice(0, chunk * size)
+        cut = [
+            t[:, frames] if t is not None and i in (0, 1, 3, 4, 6) else t
+            for i, t in enumerate(inputs)
+        ]
+        _, state, _ = case.forward(cut)
+        assert torch.equal(states[:, chunk - 1], state)
 
 
 @EACH_CASE
@@ -241,6 +240,20 @@ def test_threads_do_not_matter(isa: str) -> None:
             results.append((*forward, *case.backward(inputs, grads, isa)))
     for one, *others in zip(*results, strict=True):
         assert all(torch.equal(one, other) for other in others)
+
+
+def test_gradient_without_memory() -> None:
+    """That of an unused final state is one number, expanded."""
+    case = Case(1, 20, 2, 21, 19, 1, carry=True)
+    inputs = in_dtype(case.inputs(), torch.float32)
+    grad_y, dense = (torch.ones_like(t) for t in case.forward(inputs)[:2])
+    expanded = torch.ones(()).expand(dense.shape)
+    for one, other in zip(
+        case.backward(inputs, (grad_y, dense)),
+        case.backward(inputs, (grad_y, expanded)),
+        strict=True,
+    ):
+        assert one is other is None or torch.equal(one, other)
 
 
 def test_large_steps() -> None:

@@ -14,7 +14,7 @@ from mmssm.ops.custom_op import (
 )
 from mmssm.ops.dispatch import load_backend
 from mmssm.ops.precision import working_dtype
-from mmssm.ops.ssd_chunk_scan.chunks import num_chunks
+from mmssm.ops.ssd_chunk_scan.chunks import kept_numbers, num_chunks
 
 
 @torch.library.custom_op('mmssm::ssd_chunk_scan', mutates_args=())
@@ -36,7 +36,8 @@ def ssd_chunk_scan_op(
     """Scan on a backend; see `ssd_chunk_scan_fwd` of the `torch` backend.
 
     The states before the chunks are flat here: of an axis of chunks, a traced
-    graph asks whether its size is 1, and then serves only such lengths.
+    graph asks whether its size is 1, and then serves only such lengths. What
+    `native` keeps of them is described in `kept_numbers`.
     """
     kernels = load_backend('ssd_chunk_scan', backend)
     y, final_states, chunk_states = kernels.ssd_chunk_scan_fwd(
@@ -72,16 +73,19 @@ def _(
     dt_softplus: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if backend == 'torch':
-        chunks = -(-x.shape[1] // chunk_size)
-    else:
-        chunks = num_chunks(x.shape[1], chunk_size)
+    length = x.shape[1]
     shape = (x.shape[0], *x.shape[2:], B.shape[-1])
+    if backend == 'native':
+        kept = kept_numbers(length, chunk_size, math.prod(shape))
+    elif backend == 'torch':
+        kept = -(-length // chunk_size) * math.prod(shape)
+    else:
+        kept = num_chunks(length, chunk_size) * math.prod(shape)
     dtype = working_dtype(x.dtype)
     return (
         torch.empty_like(x),
         x.new_empty(shape, dtype=dtype),
-        x.new_empty(chunks * math.prod(shape), dtype=dtype),
+        x.new_empty(kept, dtype=dtype),
     )
 
 
@@ -107,7 +111,9 @@ def ssd_chunk_scan_backward_op(
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 ]:
     """Adjoint on a backend; absent gradients are empty tensors."""
-    batch, _, heads, headdim = x.shape
+    if backend != 'native':
+        shape = (x.shape[0], -1, *x.shape[2:], B.shape[-1])
+        chunk_states = chunk_states.view(shape)
     kernels = load_backend('ssd_chunk_scan', backend)
     gradients = kernels.ssd_chunk_scan_bwd(
         grad_y,
@@ -122,7 +128,7 @@ def ssd_chunk_scan_backward_op(
         dt_bias,
         seq_idx,
         initial_states,
-        chunk_states.view(batch, -1, heads, headdim, B.shape[-1]),
+        chunk_states,
         chunk_size,
         dt_softplus,
     )
@@ -177,7 +183,7 @@ def _backward(
     if grad_final_states is None:
         shape = (x.shape[0], *x.shape[2:], B.shape[-1])
         dtype = working_dtype(x.dtype)
-        grad_final_states = x.new_zeros(shape, dtype=dtype)
+        grad_final_states = x.new_zeros((), dtype=dtype).expand(shape)
     gradients = ssd_chunk_scan_backward_op(
         or_zeros(grad_y, x),
         grad_final_states,

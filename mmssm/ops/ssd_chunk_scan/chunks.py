@@ -45,3 +45,26 @@ def num_chunks(length: int, chunk_size: int) -> int:
         3
     """
     return -(-length // kernel_chunk_size(chunk_size))
+
+
+def kept_numbers(length: int, chunk_size: int, state_numbers: int) -> int:
+    """Count what `native` keeps of the states for its backward pass.
+
+    These are the states before every chunk but the first, and two numbers
+    more: a traced graph asks whether a size is 0 or 1, and then serves only
+    such lengths.
+
+    Args:
+        length (int): Frames of the sequence.
+        chunk_size (int): Frames per chunk as the user gave it, at least 1.
+        state_numbers (int): Numbers of a state of the whole batch.
+
+    Returns:
+        int: Size of the one axis of what is kept.
+
+    Example:
+        >>> from mmssm.ops.ssd_chunk_scan.chunks import kept_numbers
+        >>> kept_numbers(64, 64, 10), kept_numbers(130, 64, 10)
+        (2, 22)
+    """
+    return (num_chunks(length, chunk_size) - 1) * state_numbers + 2
