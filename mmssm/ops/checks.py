@@ -24,6 +24,17 @@ def check_floating_or_none(**tensors: Tensor | None) -> None:
             check_floating(**{name: tensor})
 
 
+def check_device(**tensors: Tensor | None) -> None:
+    """Raise ValueError unless all tensors are where the first one is."""
+    (name, first), *others = tensors.items()
+    for other, tensor in others:
+        if tensor is not None and tensor.device != first.device:
+            raise ValueError(
+                f'`{other}` is on {tensor.device} and `{name}` on '
+                f'{first.device}; expected one device'
+            )
+
+
 def check_count(name: str, value: int) -> None:
     """Raise unless ``value`` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -7,6 +7,7 @@ from torch import Tensor
 from mmssm.ops.causal_conv1d.autograd import causal_conv1d_op
 from mmssm.ops.causal_conv1d.reference import causal_conv1d_reference
 from mmssm.ops.checks import (
+    check_device,
     check_floating,
     check_floating_or_none,
     check_ndim,
@@ -84,6 +85,7 @@ def causal_conv1d(
     """
     check_floating(x=x, weight=weight)
     check_floating_or_none(bias=bias, initial_states=initial_states)
+    check_device(x=x, weight=weight, bias=bias, initial_states=initial_states)
     check_ndim('x', x, '(batch, dim, length)')
     _check_filter(x, weight, bias, activation)
     batch, dim, length = x.shape
@@ -114,6 +116,7 @@ def causal_conv1d_step(
     weight: Tensor,
     bias: Tensor | None = None,
     activation: str | None = None,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Advance `causal_conv1d` by one frame.
 
@@ -126,6 +129,9 @@ def causal_conv1d_step(
         weight (Tensor): Filters, shape ``(dim, width)``.
         bias (Tensor, optional): Shape ``(dim,)``.
         activation (str, optional): None, ``'silu'`` or ``'swish'``.
+        backend (str, optional): As in `causal_conv1d`. None is ``'torch'``
+            on every device: for a single frame starting a kernel takes
+            longer.
 
     Returns:
         tuple[Tensor, Tensor]: Output like ``x``, in its dtype, and the new
@@ -134,6 +140,7 @@ def causal_conv1d_step(
     Raises:
         TypeError: If a tensor is not real floating.
         ValueError: If a shape does not fit or the activation is unknown.
+        RuntimeError: If ``backend`` cannot serve the call.
 
     Example:
         >>> import torch
@@ -149,12 +156,27 @@ def causal_conv1d_step(
     """
     check_floating(x=x, conv_state=conv_state, weight=weight)
     check_floating_or_none(bias=bias)
+    check_device(x=x, conv_state=conv_state, weight=weight, bias=bias)
     check_ndim('x', x, '(batch, dim)')
     _check_filter(x, weight, bias, activation)
     axes = '(batch, dim, width - 1)'
     check_shape(
         'conv_state', conv_state, axes, (*x.shape, weight.shape[1] - 1)
     )
+    backend = choose_backend(
+        'causal_conv1d_step', backend or 'torch', x, _AVAILABLE
+    )
+    if backend in ('native', 'triton'):
+        y, last = causal_conv1d(
+            x.unsqueeze(-1),
+            weight,
+            bias,
+            initial_states=conv_state,
+            return_final_states=True,
+            activation=activation,
+            backend=backend,
+        )
+        return y.squeeze(-1), last
     dtype = working_dtype(x.dtype)
     with autocast_off(x):
         window = torch.cat(

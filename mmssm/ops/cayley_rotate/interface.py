@@ -9,7 +9,12 @@ from mmssm.ops.cayley_rotate.reference import (
 )
 from mmssm.ops.cayley_rotate.sizes import LARGEST_SYSTEM
 from mmssm.ops.cayley_rotate.vectorized import cayley_rotate_torch
-from mmssm.ops.checks import check_floating, check_ndim, check_shape
+from mmssm.ops.checks import (
+    check_device,
+    check_floating,
+    check_ndim,
+    check_shape,
+)
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.precision import autocast_off, working_dtype
 
@@ -75,6 +80,7 @@ def cayley_rotate(
         form is derived in the README of this folder.
     """
     check_floating(state=state, U=U, V=V, theta=theta)
+    check_device(state=state, U=U, V=V, theta=theta)
     check_ndim('state', state, '(batch, heads, headdim, state)')
     check_ndim('U', U, '(batch, heads, state, rank)')
     batch, heads, _, d_state = state.shape

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from mmssm.ops.checks import (
+    check_device,
     check_floating,
     check_floating_or_none,
     check_ndim,
@@ -108,6 +109,17 @@ def modal_scan(
         residues=residues,
     )
     check_floating_or_none(x=x, D=D, z=z, initial_state=initial_state)
+    check_device(
+        eta=eta,
+        real=real,
+        pair_re=pair_re,
+        pair_im=pair_im,
+        residues=residues,
+        x=x,
+        D=D,
+        z=z,
+        initial_state=initial_state,
+    )
     _check_shapes(eta, real, pair_re, pair_im, residues, x, D, z)
     shape = (eta.shape[0], residues.shape[1], eta.shape[2])
     axes = '(batch, reals + 2 pairs, channels)'
@@ -197,6 +209,17 @@ def modal_scan_step(
         state=state, eta=eta, real=real, pair_re=pair_re, pair_im=pair_im
     )
     check_floating_or_none(x=x, z=z)
+    check_device(
+        state=state,
+        eta=eta,
+        real=real,
+        pair_re=pair_re,
+        pair_im=pair_im,
+        residues=residues,
+        x=x,
+        D=D,
+        z=z,
+    )
     check_ndim('eta', eta, '(batch, channels)')
     check_ndim('real', real, '(batch, groups, reals)')
     check_ndim('pair_re', pair_re, '(batch, groups, pairs)')

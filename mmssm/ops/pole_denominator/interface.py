@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from mmssm.ops.checks import (
+    check_device,
     check_floating,
     check_floating_or_none,
     check_ndim,
@@ -13,7 +14,7 @@ from mmssm.ops.pole_denominator.autograd import pole_denominator_op
 from mmssm.ops.pole_denominator.poles import poles_torch
 from mmssm.ops.pole_denominator.reference import pole_denominator_reference
 from mmssm.ops.pole_denominator.vectorized import pole_denominator_torch
-from mmssm.ops.pole_scan.sizes import LARGEST_ORDER
+from mmssm.ops.pole_scan.sizes import fits_kernels
 from mmssm.ops.precision import autocast_off, working_dtype
 
 _IMPLEMENTATIONS = {
@@ -117,7 +118,7 @@ def pole_denominator(
     options = tuple(map(float, (eps, delta_min, delta_0, lambda_theta)))
     _check(*tensors, *options)
     order = real_rho_hat.shape[1] + 2 * rho_hat.shape[1]
-    if backend is None and order > LARGEST_ORDER:
+    if backend is None and not fits_kernels(order, rho_hat):
         backend = 'torch'
     backend = choose_backend('pole_denominator', backend, rho_hat, _AVAILABLE)
     modulations = (m for m in (rho_mod, theta_mod) if m is not None)
@@ -218,6 +219,14 @@ def _check(
         sign_hat=sign_hat,
     )
     check_floating_or_none(rho_mod=rho_mod, theta_mod=theta_mod)
+    check_device(
+        rho_hat=rho_hat,
+        theta_hat=theta_hat,
+        real_rho_hat=real_rho_hat,
+        sign_hat=sign_hat,
+        rho_mod=rho_mod,
+        theta_mod=theta_mod,
+    )
     _check_poles(rho_hat, theta_hat, real_rho_hat, sign_hat)
     _check_modulation(rho_mod, theta_mod, groups=rho_hat.shape[0])
     _check_options(eps, delta_min, delta_0, lambda_theta)

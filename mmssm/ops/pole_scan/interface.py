@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from mmssm.ops.checks import (
+    check_device,
     check_floating,
     check_floating_or_none,
     check_ndim,
@@ -11,7 +12,7 @@ from mmssm.ops.checks import (
 from mmssm.ops.dispatch import choose_backend
 from mmssm.ops.pole_scan.autograd import pole_scan_op
 from mmssm.ops.pole_scan.reference import pole_scan_reference
-from mmssm.ops.pole_scan.sizes import LARGEST_ORDER
+from mmssm.ops.pole_scan.sizes import fits_kernels
 from mmssm.ops.precision import autocast_off, working_dtype
 from mmssm.ops.skip_and_gate import skip_and_gate
 
@@ -92,6 +93,7 @@ def pole_scan(
     """
     check_floating(eta=eta, q=q)
     check_floating_or_none(x=x, D=D, z=z, initial_history=initial_history)
+    check_device(eta=eta, q=q, x=x, D=D, z=z, initial_history=initial_history)
     check_ndim('eta', eta, '(batch, length, channels)')
     check_ndim('q', q, '(batch, length, groups, order)')
     batch, length, channels = eta.shape
@@ -105,7 +107,7 @@ def pole_scan(
     axes = '(batch, order, channels)'
     history_shape = (batch, q.shape[-1], channels)
     check_shape('initial_history', initial_history, axes, history_shape)
-    if backend is None and q.shape[-1] > LARGEST_ORDER:
+    if backend is None and not fits_kernels(q.shape[-1], eta):
         backend = 'torch'
     backend = choose_backend('pole_scan', backend, eta, _AVAILABLE)
     dtype = working_dtype(eta.dtype)
@@ -176,6 +178,7 @@ def pole_scan_step(
     """
     check_floating(history=history, eta=eta, q=q)
     check_floating_or_none(x=x, D=D, z=z)
+    check_device(history=history, eta=eta, q=q, x=x, D=D, z=z)
     check_ndim('eta', eta, '(batch, channels)')
     check_ndim('q', q, '(batch, groups, order)')
     check_shape('x', x, '(batch, channels)', tuple(eta.shape))

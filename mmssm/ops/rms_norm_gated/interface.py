@@ -4,6 +4,7 @@ from torch import Tensor
 
 from mmssm.ops.checks import (
     check_count,
+    check_device,
     check_floating,
     check_floating_or_none,
     check_shape,
@@ -79,6 +80,7 @@ def rms_norm_gated(
     """
     check_floating(x=x, weight=weight)
     check_floating_or_none(bias=bias, z=z)
+    check_device(x=x, weight=weight, bias=bias, z=z)
     if x.ndim < 1:
         raise ValueError('`x` has shape (); expected (..., dim)')
     dim = x.shape[-1]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mmssm.ops.checks import (
+    check_device,
     check_floating,
     check_floating_or_none,
     check_ndim,
@@ -104,6 +105,17 @@ def selective_scan(
     check_floating(u=u, delta=delta, A=A, B=B, C=C)
     check_floating_or_none(
         D=D, z=z, delta_bias=delta_bias, initial_state=initial_state
+    )
+    check_device(
+        u=u,
+        delta=delta,
+        A=A,
+        B=B,
+        C=C,
+        D=D,
+        z=z,
+        delta_bias=delta_bias,
+        initial_state=initial_state,
     )
     check_ndim('u', u, '(batch, dim, length)')
     batch, dim, length = u.shape
@@ -208,7 +220,18 @@ def selective_scan_step(
         ``selective_state_update`` of ``mamba_ssm``, made functional.
     """
     check_floating(state=state, u=u, delta=delta, A=A, B=B, C=C)
-    check_floating_or_none(z=z)
+    check_floating_or_none(D=D, z=z, delta_bias=delta_bias)
+    check_device(
+        state=state,
+        u=u,
+        delta=delta,
+        A=A,
+        B=B,
+        C=C,
+        D=D,
+        z=z,
+        delta_bias=delta_bias,
+    )
     check_ndim('u', u, '(batch, dim)')
     check_shape('delta', delta, '(batch, dim)', tuple(u.shape))
     check_shape('z', z, '(batch, dim)', tuple(u.shape))

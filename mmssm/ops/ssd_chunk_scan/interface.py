@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mmssm.ops.checks import (
     check_count,
+    check_device,
     check_floating,
     check_floating_or_none,
     check_ndim,
@@ -134,6 +135,18 @@ def ssd_chunk_scan(
     check_floating_or_none(
         D=D, z=z, dt_bias=dt_bias, initial_states=initial_states
     )
+    check_device(
+        x=x,
+        dt=dt,
+        A=A,
+        B=B,
+        C=C,
+        D=D,
+        z=z,
+        dt_bias=dt_bias,
+        initial_states=initial_states,
+        seq_idx=seq_idx if isinstance(seq_idx, Tensor) else None,
+    )
     check_count('chunk_size', chunk_size)
     check_ndim('x', x, '(batch, length, heads, headdim)')
     check_ndim('B', B, '(batch, length, groups, state)')
@@ -148,6 +161,8 @@ def ssd_chunk_scan(
     _check_state('initial_states', initial_states, x, B)
     _check_seq_idx(seq_idx, batch, length)
     backend = choose_backend('ssd_chunk_scan', backend, x, _AVAILABLE)
+    if not x.numel() or not B.numel():
+        backend = 'reference'  # nothing that a kernel could start on
     with autocast_off(x):
         if length == 0 or batch == 0:
             y, state = _nothing_to_scan(x, B, initial_states)
@@ -252,6 +267,9 @@ def ssd_step(
     """
     check_floating(state=state, x=x, dt=dt, A=A, B=B, C=C)
     check_floating_or_none(D=D, z=z, dt_bias=dt_bias)
+    check_device(
+        state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias
+    )
     check_ndim('x', x, '(batch, heads, headdim)')
     check_ndim('B', B, '(batch, groups, state)')
     batch, heads, headdim = x.shape

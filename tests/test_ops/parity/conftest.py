@@ -13,6 +13,8 @@ ON_DEVICE = {'cpu': ('torch', 'native'), 'cuda': ('torch', 'triton')}
 @pytest.fixture(scope='session')
 def device(pytestconfig: pytest.Config) -> str:
     """Type of the device under test."""
+    # The tolerances of float32 are those of IEEE products.
+    torch.backends.cuda.matmul.allow_tf32 = False
     return pytestconfig.getoption('device')
 
 
