@@ -2,6 +2,7 @@
 
 import os
 import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -82,8 +83,10 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         raise FileNotFoundError(
             f'no checkpoint at {path}; expected a file saved by PyTorch'
         )
-    # mmengine's own checkpoints hold its log buffers besides the weights.
-    with torch.serialization.safe_globals(get_torch_safe_globals()):
+    # mmengine's own checkpoints hold its log buffers besides the weights,
+    # those of many training scripts their parsed options.
+    harmless = [*get_torch_safe_globals(), Namespace]
+    with torch.serialization.safe_globals(harmless):
         try:
             checkpoint = torch.load(
                 path, map_location='cpu', weights_only=True
@@ -113,6 +116,10 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
 def save_atomically(checkpoint: dict, path: str | Path) -> None:
     """Write a checkpoint so that an interrupted write leaves no file."""
     path = Path(path)
+    if path.is_dir() or not path.name:
+        raise IsADirectoryError(
+            f'{path} is a folder; expected the file to write'
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + '.partial')
     torch.save(checkpoint, partial)

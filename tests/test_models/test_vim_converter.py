@@ -1,5 +1,7 @@
 """Converting published Vim checkpoints."""
 
+import argparse
+
 import pytest
 import torch
 from mmengine.registry import MODELS, DefaultScope
@@ -268,6 +270,27 @@ def test_command_line(tmp_path):
     assert written['state_dict'].keys() == converted.keys()
     for name, value in converted.items():
         assert torch.equal(written['state_dict'][name], value)
+
+
+def test_file_of_the_authors_training_script(tmp_path, monkeypatch):
+    # It saves its parsed options beside the weights.
+    checkpoint = {
+        'model': published(),
+        'epoch': 3,
+        'args': argparse.Namespace(lr=1e-3),
+    }
+    torch.save(checkpoint, tmp_path / 'published.pth')
+    convert_file(
+        monkeypatch, tmp_path / 'published.pth', tmp_path / 'ours.pth'
+    )
+    weights = torch.load(tmp_path / 'ours.pth')['state_dict']
+    assert 'backbone.cls_token' in weights
+
+
+def test_target_is_a_file(tmp_path, monkeypatch):
+    torch.save(published(), tmp_path / 'published.pth')
+    with pytest.raises(SystemExit, match='is a folder'):
+        convert_file(monkeypatch, tmp_path / 'published.pth', tmp_path)
 
 
 def test_options_of_the_command_line(tmp_path, monkeypatch):

@@ -54,12 +54,12 @@ def main() -> None:
     args = parse_args()
     try:
         weights = extract(load_weights(args.source))
+        save_atomically({'state_dict': weights}, args.target)
     except KeyError as error:
         # Its str() is the repr of the message.
         raise SystemExit(f'error: {args.source}: {error.args[0]}') from error
     except (OSError, ValueError) as error:
         raise SystemExit(f'error: {error}') from error
-    save_atomically({'state_dict': weights}, args.target)
     parameters = sum(value.numel() for value in weights.values())
     print(
         f'{len(weights)} tensors, {parameters:,} parameters, written to '

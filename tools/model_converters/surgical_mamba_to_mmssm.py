@@ -215,13 +215,13 @@ def main() -> None:
         weights = load_weights(args.source)
         renamed = (reverse if args.reverse else convert)(weights)
         check_complete(renamed if args.reverse else weights)
+        key = 'model' if args.reverse else 'state_dict'
+        save_atomically({key: renamed}, args.target)
     except KeyError as error:
         # Its str() is the repr of the message.
         raise SystemExit(f'error: {args.source}: {error.args[0]}') from error
     except (OSError, ValueError) as error:
         raise SystemExit(f'error: {error}') from error
-    key = 'model' if args.reverse else 'state_dict'
-    save_atomically({key: renamed}, args.target)
     parameters = sum(value.numel() for value in renamed.values())
     print(
         f'{len(renamed)} tensors, {parameters:,} parameters, '

@@ -186,12 +186,12 @@ def main() -> None:
             weights = to_dense(weights)
         if args.grid:
             weights = resize(weights, tuple(args.grid))
+        save_atomically({'state_dict': weights}, args.target)
     except KeyError as error:
         # Its str() is the repr of the message.
         raise SystemExit(f'error: {args.source}: {error.args[0]}') from error
     except (OSError, ValueError) as error:
         raise SystemExit(f'error: {error}') from error
-    save_atomically({'state_dict': weights}, args.target)
     parameters = sum(value.numel() for value in weights.values())
     print(
         f'{len(weights)} tensors, {parameters:,} parameters, written to '
