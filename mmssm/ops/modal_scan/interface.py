@@ -204,6 +204,9 @@ def modal_scan_step(
         ... )
         >>> y.shape, state.shape
         (torch.Size([2, 8]), torch.Size([2, 1, 8]))
+
+    Source:
+        Ours; see `modal_scan`.
     """
     check_floating(
         state=state, eta=eta, real=real, pair_re=pair_re, pair_im=pair_im
